@@ -1,0 +1,17 @@
+"""Attention with grouped heads: the operations, and what a head attends to without its map.
+
+Conventions: tensors are ``[batch, heads, length, head_dim]``; query head ``h`` reads KV head ``h // R``; a boolean mask
+is True where a query may attend; without an offset the last query stands at the last key.
+"""
+
+from headwise.attention.functional import AttentionOutput, attention, attention_weights, attention_with_lse
+from headwise.attention.statistics import HeadStatistics, head_statistics
+
+__all__ = [
+    "AttentionOutput",
+    "HeadStatistics",
+    "attention",
+    "attention_weights",
+    "attention_with_lse",
+    "head_statistics",
+]

@@ -1,0 +1,294 @@
+"""The validated meaning of one attention call, which every backend and every statistic reads.
+
+Axes: ``B`` batch, ``L`` query length, ``S`` key length, ``H`` query heads, ``G`` KV heads, ``R = H / G`` group size,
+``D`` head dim, ``Dv`` value head dim. Query head ``h`` reads KV head ``h // R``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from . import masks, validation
+from .masks import Reach, WindowArgument
+
+DEFAULT_BLOCK_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One attention call. Build it with :meth:`of`; the fields are what was checked.
+
+    Attributes:
+        query: ``[B, H, L, D]``.
+        key: ``[B, G, S, D]``.
+        value: ``[B, G, S, Dv]`` or None.
+        mask: booleans with four axes, each full or 1; True = may attend.
+        bias: floats with four axes, each full or 1, added after the soft-cap.
+        reach: what positions allow: causal order, windows, offset and key lengths.
+        scale: factor of the scores.
+        softcap: bound of the scaled scores, or None.
+        sinks: ``[H]`` or None; a logit in the softmax denominator only.
+        alibi_slopes: ``[1 or B, H, 1, 1]`` or None; ``-slope * |query position - key position|`` joins the bias.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor | None
+    mask: Tensor | None
+    bias: Tensor | None
+    reach: Reach
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    alibi_slopes: Tensor | None
+    # Derived tensors, made once. Not functools.cached_property: torch.compile can't trace its lock.
+    _kept: dict[str, Tensor | None] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        causal: bool = False,
+        window: WindowArgument = None,
+        offset: int | Tensor | None = None,
+        key_lengths: Tensor | Sequence[int] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+    ) -> Problem:
+        """Check the arguments of ``attention`` and settle their defaults.
+
+        ``offset`` defaults to ``S - L`` (the last query stands at the last key), and to ``key_lengths - L`` per
+        sequence where key lengths are given. Queries may stand at negative positions; a causal one there sees nothing.
+
+        Raises:
+            TypeError: an argument has the wrong type or dtype.
+            ValueError: shapes, devices, bounds or numbers do not fit.
+        """
+        validation.check_tensors(query, key, value)
+        (batch, heads, queries, head_dim), keys, device = query.shape, key.shape[2], query.device
+        shape = (batch, heads, queries, keys)
+        lengths = validation.check_key_lengths(key_lengths, batch, keys, device)
+        return cls(
+            query=query,
+            key=key,
+            value=value,
+            mask=validation.check_mask(mask, shape, device),
+            bias=validation.check_bias(bias, shape, device),
+            reach=Reach(
+                spans=masks.head_spans(window, causal, heads),
+                offset=validation.settle_offset(offset, lengths, shape, device),
+                key_lengths=lengths,
+            ),
+            scale=validation.check_scale(scale, head_dim),
+            softcap=validation.check_softcap(softcap),
+            sinks=validation.check_sinks(sinks, heads, device),
+            alibi_slopes=validation.check_slopes(alibi_slopes, heads, batch, device),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """``B``."""
+        return self.query.shape[0]
+
+    @property
+    def num_heads(self) -> int:
+        """``H``, the query heads."""
+        return self.query.shape[1]
+
+    @property
+    def num_kv_heads(self) -> int:
+        """``G``."""
+        return self.key.shape[1]
+
+    @property
+    def query_length(self) -> int:
+        """``L``."""
+        return self.query.shape[2]
+
+    @property
+    def key_length(self) -> int:
+        """``S``."""
+        return self.key.shape[2]
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """float32 for half types and float32, float64 for float64."""
+        return torch.promote_types(self.query.dtype, torch.float32)
+
+    def positions(self, start: int, stop: int) -> Tensor:
+        """Absolute positions ``[B or 1, stop - start]`` of the queries; key ``j`` stands at position ``j``."""
+        rows = torch.arange(start, stop, device=self.query.device)[None]
+        offset = self.reach.offset
+        return rows + (offset if isinstance(offset, int) else offset[:, None])
+
+    def blocks(self, max_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges of queries whose score block ``[B, H, rows, S]`` stays under ``max_bytes`` (default 32 MiB).
+
+        A block holds one row at least.
+        """
+        row_bytes = self.batch_size * self.num_heads * self.key_length * self.compute_dtype.itemsize
+        return block_ranges(self.query_length, row_bytes, max_bytes)
+
+    def key_range(self, start: int, stop: int) -> tuple[int, int]:
+        """A range of keys that holds all that queries ``start`` to ``stop`` may see; ``(0, 0)`` where it is empty."""
+        return self.reach.range(start, stop, self.key_length)
+
+    def hides(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> bool:
+        """Whether a key of the block may be invisible to a query of it; False only where that is certain."""
+        low, high = keys or (0, self.key_length)
+        return self.mask is not None or self.reach.hides(start, stop, low, high)
+
+    def visible(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor:
+        """Which keys queries ``start`` to ``stop`` may attend, ``[B or 1, H or 1, stop - start, S]``.
+
+        ``keys`` narrows the last axis to a range of keys. Never builds more than this block.
+        """
+        low, high = keys or (0, self.key_length)
+        positions, indices = self.positions(start, stop), torch.arange(low, high, device=self.query.device)
+        given = None if self.mask is None else cut(self.mask, start, stop, low, high)
+        visible = masks.join(self.reach.within(positions, positions, indices), given)
+        if visible is None:
+            return torch.ones((1, 1, stop - start, high - low), dtype=torch.bool, device=self.query.device)
+        return visible.expand(-1, -1, stop - start, high - low)
+
+    def seeing(self) -> Tensor:
+        """Which queries see at least one key, ``[B or 1, H or 1, L]``; needs no block unless a mask is given."""
+        if self.mask is None:
+            return self.reach.seeing(self.positions(0, self.query_length), self.key_length)
+        seeing = [self.visible(start, stop).any(-1) for start, stop in self.blocks()]
+        return torch.cat(seeing, -1) if seeing else self.visible(0, 0).any(-1)
+
+    def scores(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor:
+        """Scaled, soft-capped and biased scores ``[B, H, stop - start, S]``; ``-inf`` where a key is not visible.
+
+        Accumulates in :attr:`compute_dtype`. ``keys`` narrows the last axis to a range of keys.
+        """
+        low, high = keys or (0, self.key_length)
+        visible = self.visible(start, stop, (low, high)) if self.hides(start, stop, keys) else None
+        with torch.autocast(self.query.device.type, enabled=False):
+            scores = self._products(start, stop, low, high, visible)
+            if self.softcap is not None:
+                scores = torch.tanh(scores / self.softcap) * self.softcap
+            additive = self.additive(start, stop, (low, high))
+            scores = scores if additive is None else scores + additive
+        # Selecting, not adding -inf: NaN in a hidden score must not survive.
+        return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
+
+    def additive(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor | None:
+        """Bias and ALiBi of a block in :attr:`compute_dtype`, ``[B or 1, H or 1, rows or 1, S or 1]``, or None."""
+        low, high = keys or (0, self.key_length)
+        bias = None if self.bias is None else cut(self.bias, start, stop, low, high).to(self.compute_dtype)
+        if self.alibi_slopes is None:
+            return bias
+        indices = torch.arange(low, high, device=self.query.device)
+        distance = (self.positions(start, stop)[:, None, :, None] - indices).abs()
+        slanted = self.alibi_slopes.to(self.compute_dtype) * -distance
+        return slanted if bias is None else bias + slanted
+
+    def clean_query(self, start: int, stop: int, visible: Tensor | None) -> Tensor:
+        """Queries ``[B, H, rows, D]`` in :attr:`compute_dtype`, zero where a query sees no key.
+
+        A padded query may hold anything; without this its NaN would reach the gradient of the keys.
+        """
+        query = self.query[:, :, start:stop].to(self.compute_dtype)
+        return query if visible is None else query.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+
+    def _products(self, start: int, stop: int, low: int, high: int, visible: Tensor | None) -> Tensor:
+        query = self.clean_query(start, stop, visible) * self.scale
+        folded = fold_heads(query, self.num_kv_heads)  # [B, G, R * rows, D]
+        products = folded @ self.clean_key[:, :, low:high].transpose(-2, -1)  # [B, G, R * rows, keys]
+        return products.view(self.batch_size, self.num_heads, stop - start, high - low)
+
+    @property
+    def clean_key(self) -> Tensor:
+        """The keys ``[B, G, S, D]`` in :attr:`compute_dtype`, zero where no query of the call may read them."""
+        return self._clean("key", self.key)
+
+    @property
+    def clean_value(self) -> Tensor:
+        """The values ``[B, G, S, Dv]`` in :attr:`compute_dtype`, zero where no query of the call may read them."""
+        if self.value is None:
+            raise ValueError("value: expected a tensor [batch, KV heads, keys, value_head_dim], got None")
+        return self._clean("value", self.value)
+
+    def _clean(self, name: str, tensor: Tensor) -> Tensor:
+        kept = self._kept.get(name)
+        if kept is None:
+            unread = self.unread_keys
+            if unread is not None:
+                # 0 * NaN is NaN in both directions of a matrix product, so memory that nobody reads is replaced.
+                tensor = tensor.masked_fill(unread[..., None], 0.0)
+            kept = self._kept[name] = tensor.to(self.compute_dtype)
+        return kept
+
+    @property
+    def unread_keys(self) -> Tensor | None:
+        """Which keys no query may read, ``[B or 1, G or 1, S]``, or None where all are read by some query."""
+        if "unread" not in self._kept:
+            self._kept["unread"] = self._find_unread()
+        return self._kept["unread"]
+
+    def _find_unread(self) -> Tensor | None:
+        if not self.hides(0, self.query_length):
+            return None
+        read = self._read_by_head()  # [B or 1, H or 1, S]
+        if read.shape[1] > 1:
+            read = read.unflatten(1, (self.num_kv_heads, -1)).any(2)
+        known_full = masks.is_cheap_to_look_at(read) and bool(read.all())
+        return None if known_full else ~read
+
+    def _read_by_head(self) -> Tensor:
+        if self.mask is not None and self.mask.shape[2] > 1:
+            read = [self.visible(start, stop).any(2) for start, stop in self.blocks()]
+            return torch.stack(read).any(0)
+        # Spans of neighbouring queries leave no gap, so the first and the last position tell what all of them reach.
+        indices = torch.arange(self.key_length, device=self.query.device)
+        first, last = self.positions(0, 1), self.positions(self.query_length - 1, self.query_length)
+        read_once = masks.join(self.reach.within(first, last, indices), self.mask)
+        assert read_once is not None  # something hides keys, so one of the two is there
+        return read_once[:, :, 0].expand(-1, -1, self.key_length)
+
+    def narrowed(self) -> Problem:
+        """The same problem without the keys outside :meth:`key_range` of all queries: outputs don't change."""
+        queries = self.query_length
+        low, high = self.key_range(0, queries)
+        if (low, high) == (0, self.key_length):
+            return self
+        return replace(
+            self,
+            key=self.key[:, :, low:high],
+            value=None if self.value is None else self.value[:, :, low:high],
+            mask=None if self.mask is None else cut(self.mask, 0, queries, low, high),
+            bias=None if self.bias is None else cut(self.bias, 0, queries, low, high),
+            reach=self.reach.shifted(low, high),
+        )
+
+
+def block_ranges(length: int, row_bytes: int, max_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+    """Ranges of at most ``max_bytes // row_bytes`` rows, one at least, that cover ``length`` rows."""
+    rows = max(1, (DEFAULT_BLOCK_BYTES if max_bytes is None else max_bytes) // max(1, row_bytes))
+    for start in range(0, length, rows):
+        yield start, min(start + rows, length)
+
+
+def cut(tensor: Tensor, start: int, stop: int, low: int, high: int) -> Tensor:
+    """Rows and columns of a tensor whose last two axes may each be 1 for all."""
+    rows = tensor if tensor.shape[2] == 1 else tensor[:, :, start:stop]
+    return rows if tensor.shape[3] == 1 else rows[..., low:high]
+
+
+def fold_heads(tensor: Tensor, groups: int) -> Tensor:
+    """``[B, H, rows, D]`` to ``[B, G, R * rows, D]``: the heads that share a KV head become rows of one product."""
+    batch, heads, rows, width = tensor.shape
+    return tensor.reshape(batch, groups, heads // groups * rows, width)

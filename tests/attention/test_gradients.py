@@ -1,0 +1,98 @@
+"""Gradients of first and second order, against finite differences, and what blocks keep for the backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.attention import attention, attention_weights, attention_with_lse, problem
+from tests.attention.cases import make_case
+
+CALLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "blind rows": {"causal": True, "offset": -1},
+    "everything": {
+        "causal": True,
+        "window": [(2, 0), None, (0, 0), (4, 4)],
+        "softcap": 2.0,
+        "scale": 0.7,
+        "mask": torch.tensor([True, False, True, True, True]),
+        "key_lengths": [5, 3],
+    },
+}
+
+
+def leaves_of(**more: Tensor) -> dict[str, Tensor]:
+    case = make_case(2, 4, 2, 3, 5, 2, 3)
+    given = {"query": case.query, "key": case.key, "value": case.value, **more}
+    return {name: tensor.requires_grad_() for name, tensor in given.items()}
+
+
+def finite_outputs(leaves: dict[str, Tensor], options: dict[str, Any]) -> Any:
+    def function(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        named = dict(zip(leaves, tensors, strict=True))
+        output, lse = attention_with_lse(**named, **options, backend="math")
+        return output, lse[lse > -torch.inf]
+
+    return function
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("block_bytes", [1, problem.DEFAULT_BLOCK_BYTES])
+def test_gradcheck_of_every_floating_input(options: dict[str, Any], block_bytes: int) -> None:
+    leaves = leaves_of(
+        bias=torch.randn(4, 3, 5, dtype=torch.float64),
+        sinks=torch.randn(4, dtype=torch.float64),
+        alibi_slopes=torch.rand(4, dtype=torch.float64),
+    )
+    with patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes):
+        assert torch.autograd.gradcheck(finite_outputs(leaves, options), tuple(leaves.values()))
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+def test_gradgradcheck(options: dict[str, Any]) -> None:
+    leaves = leaves_of()
+    assert torch.autograd.gradgradcheck(finite_outputs(leaves, options), tuple(leaves.values()))
+
+
+def test_gradcheck_of_sdpa_and_weights() -> None:
+    leaves = leaves_of()
+    leaves["value"] = torch.randn(2, 2, 5, 2, dtype=torch.float64, requires_grad=True)
+
+    def fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attention(query, key, value, causal=True, window=[(1, 0), None, (2, 0), None], backend="sdpa")
+
+    assert torch.autograd.gradcheck(fused, tuple(leaves.values()))
+
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        return attention_weights(query, key, causal=True)
+
+    assert torch.autograd.gradcheck(weights, (leaves["query"], leaves["key"]))
+
+
+def test_blocks_are_computed_again_instead_of_kept() -> None:
+    case = make_case(1, 4, 2, 64, 64, 2)
+    query, key, value = (tensor.requires_grad_() for tensor in (case.query, case.key, case.value))
+
+    def kept_bytes(block_bytes: int) -> int:
+        kept: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with (
+            patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes),
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        ):
+            attention(query, key, value, backend="math")
+        return sum(kept.values())
+
+    map_bytes = 4 * 64 * 64 * 8
+    assert kept_bytes(2 * map_bytes) > map_bytes
+    assert kept_bytes(map_bytes // 16) < map_bytes // 4

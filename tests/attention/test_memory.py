@@ -1,0 +1,79 @@
+"""Keys and values are never repeated: no operation makes anything as large as one of them with all query heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from headwise.attention import attention, attention_weights, attention_with_lse
+from headwise.nn import GroupedQueryAttention
+from tests.attention.cases import make_case
+from tests.helpers.operations import Operations
+
+BATCH, HEADS, KV_HEADS, QUERIES, KEYS, WIDTH = 2, 12, 2, 3, 97, 64
+REPEATED_BYTES = BATCH * HEADS * KEYS * WIDTH * 8  # [B, H, S, D] in float64
+COMPACT_BYTES = BATCH * KV_HEADS * KEYS * WIDTH * 8
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "per head": {"causal": True, "window": [(13, 0), None] * 6},
+    "bias": {"bias": torch.zeros(HEADS, 1, KEYS, dtype=torch.float64)},
+    "padding": {"key_lengths": [KEYS, 41], "causal": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("operation", ["sdpa", "math", "lse", "weights"])
+def test_keys_and_values_are_never_repeated(options: dict[str, Any], operation: str) -> None:
+    case = make_case(BATCH, HEADS, KV_HEADS, QUERIES, KEYS, WIDTH)
+    leaves = [tensor.requires_grad_() for tensor in (case.query, case.key, case.value)]
+    with Operations(*leaves) as ran:
+        if operation == "weights":
+            result = attention_weights(*leaves[:2], **options)
+        elif operation == "lse":
+            result = attention_with_lse(*leaves, **options).lse
+        else:
+            result = attention(*leaves, **options, backend=operation)
+        result.sum().backward()
+    # Compact copies (gradients, keys without unread memory) may be made; they are a sixth of the repeated ones.
+    assert ran.largest_bytes <= COMPACT_BYTES, ran.largest_name
+    assert COMPACT_BYTES * HEADS == REPEATED_BYTES * KV_HEADS
+
+
+def test_decoding_makes_no_copy_of_the_cache_at_all() -> None:
+    case = make_case(BATCH, HEADS, KV_HEADS, 1, KEYS, WIDTH)
+    for backend in ("sdpa", "math"):
+        with Operations(case.query, case.key, case.value) as ran:
+            attention(case.query, case.key, case.value, causal=True, window=(70, 0), backend=backend)
+        assert ran.largest_bytes <= BATCH * HEADS * max(KEYS, WIDTH) * 8, (backend, ran.largest_name)
+
+
+def test_the_layer_does_not_repeat_either() -> None:
+    layer = GroupedQueryAttention(24, HEADS, KV_HEADS, head_dim=WIDTH).double()
+    context = torch.randn(BATCH, KEYS, 24, dtype=torch.float64)
+    with Operations() as ran:
+        layer(torch.randn(BATCH, QUERIES, 24, dtype=torch.float64), context).output.sum().backward()
+    assert ran.largest_bytes < REPEATED_BYTES / 2, ran.largest_name
+
+
+def test_the_watcher_would_notice() -> None:
+    case = make_case(BATCH, HEADS, KV_HEADS, QUERIES, KEYS, WIDTH)
+    with Operations(case.query, case.key, case.value) as ran:
+        case.key.repeat_interleave(HEADS // KV_HEADS, 1)
+    assert ran.largest_bytes == REPEATED_BYTES
+
+
+def test_scores_of_long_inputs_stay_under_the_block_budget() -> None:
+    case = make_case(1, 4, 2, 1024, 1024, 2)
+    query, key, value = (tensor.float() for tensor in (case.query, case.key, case.value))
+    whole_map = 4 * 1024 * 1024 * 4
+    with Operations() as ran:
+        attention(query, key, value, softcap=5.0)
+    assert ran.largest_bytes <= whole_map  # 16 MiB: one block
+    long_query = query.repeat(1, 1, 4, 1)
+    with Operations() as ran:
+        attention(long_query, key, value, softcap=5.0)
+    assert ran.largest_bytes <= 32 * 2**20 < 4 * whole_map
