@@ -1,0 +1,3 @@
+from tests.fixtures import demo, one_thread
+
+__all__ = ["demo", "one_thread"]
