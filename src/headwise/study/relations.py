@@ -1,0 +1,132 @@
+"""Relations between a query and its keys: what a head can be read by.
+
+Symbols: B batch, L query length, S key length. Positions are absolute and count from 0.
+
+A head's score on a relation is the mass that its softmax puts on the relation's keys. A new score is a new relation,
+not a new code path: give it a ``name`` and a ``keys`` method, and every null, interval and test of the study applies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["Keys", "Match", "Offset", "Target"]
+
+
+@dataclass(frozen=True)
+class Offset:
+    """The key ``distance`` places back; 1 is the previous token (Olsson et al. 2022), a negative one looks ahead."""
+
+    distance: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or f"offset {self.distance}")
+
+    def keys(self, queries: Tensor, key_length: int) -> Tensor:
+        """Boolean ``[B or 1, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        places = torch.arange(key_length, device=queries.device)
+        return queries[..., None] - self.distance == places
+
+
+# Compared by identity: whether two hold equal tensors is nothing that == could answer with one boolean.
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Keys whose token ``shift`` places before equals the query's own token.
+
+    ``Match(0, tokens)`` is the duplicate-token relation: earlier (in an encoder: other) copies of the same token.
+    ``Match(1, tokens)`` is the induction relation: the tokens that followed earlier copies (Olsson et al. 2022). The
+    query's own position never counts as the copy.
+
+    Args:
+        shift: how far before the key the copy stands.
+        tokens: ``[B, S]`` ids of the tokens at the keys' positions.
+    """
+
+    shift: int
+    tokens: Tensor = field(repr=False)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or f"match {self.shift}")
+        if self.shift < 0:
+            raise ValueError(f"Match: expected a shift of 0 or more, got {self.shift}; Offset looks ahead")
+        if self.tokens.ndim != 2:
+            raise ValueError(
+                f"Match: expected tokens [B, S], got shape {list(self.tokens.shape)}; "
+                "add the batch axis with tokens[None]"
+            )
+
+    def keys(self, queries: Tensor, key_length: int) -> Tensor:
+        """Boolean ``[B, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        if self.tokens.shape[1] != key_length:
+            raise ValueError(
+                f"Match {self.name!r}: expected tokens for {key_length} keys, got {self.tokens.shape[1]}; "
+                "they are those of the whole key sequence"
+            )
+        tokens = self.tokens.to(queries.device)
+        own, known = _at_queries(tokens, queries)  # [B, rows]
+        sources = torch.arange(key_length, device=queries.device) - self.shift  # where the copy would stand
+        before = tokens[:, sources.clamp(min=0)]  # [B, S]
+        equal = (own[..., None] == before[:, None]) & known[..., None]
+        return equal & (sources >= 0) & (sources != queries[..., None])
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """A fixed class of keys, the same for every query: the first token, delimiters, one sentence.
+
+    Args:
+        mask: boolean ``[S]`` or ``[B, S]``.
+    """
+
+    mask: Tensor = field(repr=False)
+    name: str = "keys"
+
+    def keys(self, queries: Tensor, key_length: int) -> Tensor:
+        """Boolean ``[B or 1, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        if self.mask.shape[-1] != key_length or self.mask.dtype != torch.bool:
+            raise ValueError(
+                f"Keys {self.name!r}: expected a boolean mask over {key_length} keys, "
+                f"got {self.mask.dtype} of shape {list(self.mask.shape)}"
+            )
+        mask = self.mask.to(queries.device).reshape(-1, 1, key_length)
+        return mask.expand(-1, queries.shape[-1], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One labelled key per query: a dependency's head, an antecedent, the token that must be copied.
+
+    Args:
+        index: int64 ``[S]`` or ``[B, S]``, for every position the position of its key; −1 where there is none.
+    """
+
+    index: Tensor = field(repr=False)
+    name: str = "target"
+
+    def keys(self, queries: Tensor, key_length: int) -> Tensor:
+        """Boolean ``[B or 1, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        if self.index.shape[-1] != key_length:
+            raise ValueError(
+                f"Target {self.name!r}: expected one label for each of {key_length} positions, "
+                f"got {self.index.shape[-1]}; use -1 where there is no target"
+            )
+        index = self.index.to(queries.device).reshape(-1, key_length)  # [B or 1, S]
+        chosen, known = _at_queries(index, queries)  # [B or 1, rows]
+        places = torch.arange(key_length, device=queries.device)
+        return (chosen[..., None] == places) & known[..., None]
+
+
+def _at_queries(values: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands at the queries' positions, ``[B or 1, rows]``, and where there is such a position at all.
+
+    A query may stand before the first or behind the last of the ``values`` ``[B or 1, S]``.
+    """
+    batch = max(values.shape[0], queries.shape[0])
+    known = (queries >= 0) & (queries < values.shape[1])
+    inside = queries.clamp(0, max(values.shape[1] - 1, 0))
+    return values.expand(batch, -1).gather(1, inside.expand(batch, -1)), known

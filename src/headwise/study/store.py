@@ -1,0 +1,136 @@
+"""A study as a folder: written beside, step by step, and renamed when it is whole.
+
+``DIR.partial`` holds one safetensors file per finished step while the study runs. Interrupted, the same command finds
+them and goes on from there. When everything is done the tables are written, the steps removed, and the folder renamed
+to ``DIR``: a folder of that name is always a finished study.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import UserError
+
+_REQUEST = "request.json"
+Arrays = dict[str, np.ndarray]
+
+
+class Store:
+    """Steps of one study, kept as they finish.
+
+    Args:
+        folder: where the finished study will lie.
+        request: everything that decides the numbers (model hash, seed, settings); a half-finished study is only
+            continued for the same request.
+        overwrite: replace a finished study in ``folder`` (once the new one is whole), and drop a half-finished one that
+            belongs to another request.
+
+    Raises:
+        UserError: the folder exists, holds something else, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, request: Mapping[str, Any], overwrite: bool = False) -> None:
+        self.folder = folder
+        self.partial = folder.with_name(folder.name + ".partial")
+        self._steps = self.partial / "steps"
+        self.resumed = False
+        check_free(folder, overwrite)
+        self._open(json.loads(json.dumps(dict(request))), overwrite)
+
+    def _open(self, request: dict[str, Any], overwrite: bool) -> None:
+        earlier = _read_request(self.partial / _REQUEST)
+        if earlier is not None and earlier != request:
+            if not overwrite:
+                differing = sorted(
+                    key for key in request.keys() | earlier.keys() if request.get(key) != earlier.get(key)
+                )
+                raise UserError(
+                    f"{self.partial}: a half-finished study with other settings ({', '.join(differing)}) lies there; "
+                    "repeat the earlier command to finish it, or give --overwrite to drop it"
+                )
+            shutil.rmtree(self.partial)
+            earlier = None
+        self.resumed = earlier is not None
+        self._steps.mkdir(parents=True, exist_ok=True)
+        if earlier is None:
+            write_atomically(self.partial / _REQUEST, json.dumps(request, indent=2).encode())
+
+    def step(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        """The arrays of one step: read back if it was finished before, else computed and kept.
+
+        Args:
+            name: the step's name, unique in the study; ``/`` is allowed.
+            compute: gives the step's arrays by name.
+        """
+        from safetensors.numpy import load_file, save
+
+        file = self._steps / (_file_name(name) + ".safetensors")
+        if file.is_file():
+            return load_file(file)
+        arrays = {key: np.ascontiguousarray(array) for key, array in compute().items()}
+        write_atomically(file, save(arrays))
+        return arrays
+
+    def finish(self) -> Path:
+        """Drop the steps and put the folder in its place."""
+        shutil.rmtree(self._steps)
+        (self.partial / _REQUEST).unlink()
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.partial.rename(self.folder)
+        return self.folder
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse at once, before any work, what could not be written at the end.
+
+    Raises:
+        UserError: the folder exists (and is not to be overwritten, or is no study), or its parent cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: a file of that name exists; give another --out")
+    if folder.exists() and not overwrite:
+        raise UserError(f"{folder}: exists already; give another --out, or --overwrite to replace it")
+    if folder.exists() and any(folder.iterdir()) and not (folder / "manifest.json").is_file():
+        raise UserError(
+            f"{folder}: not a study (no manifest.json), so --overwrite will not remove it; give another --out"
+        )
+    parent = folder.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: cannot be written ({parent} is not a writable folder); give another --out")
+
+
+def _file_name(name: str) -> str:
+    """Names of many heads are longer than a file name may be."""
+    plain = name.replace("/", "__")
+    return plain if len(plain) <= 100 else f"{plain[:60]}-{hashlib.sha256(plain.encode()).hexdigest()[:24]}"
+
+
+def _read_request(file: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError:
+        return {}
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Write beside and rename, so that a file is whole or not there; a failed write leaves nothing behind."""
+    beside = file.with_name(file.name + ".writing")
+    try:
+        beside.write_bytes(content)
+        beside.replace(file)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
