@@ -42,11 +42,14 @@ def finite_outputs(leaves: dict[str, Tensor], options: dict[str, Any]) -> Any:
     return function
 
 
-@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("block_bytes", [1, problem.DEFAULT_BLOCK_BYTES])
-def test_gradcheck_of_every_floating_input(options: dict[str, Any], block_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "block_bytes"),
+    [("plain", 2**25), ("causal", 1), ("blind rows", 2**25), ("everything", 1), ("everything", 2**25)],
+)
+def test_gradcheck_of_every_floating_input(name: str, block_bytes: int) -> None:
+    options = CALLS[name]
     leaves = leaves_of(
-        bias=torch.randn(4, 3, 5, dtype=torch.float64),
+        bias=torch.randn(4, 1, 5, dtype=torch.float64),
         sinks=torch.randn(4, dtype=torch.float64),
         alibi_slopes=torch.rand(4, dtype=torch.float64),
     )

@@ -13,8 +13,6 @@ from headwise.study.settings import Settings
 from headwise.study.tables import effect_table
 from headwise.study.tasks import TaskRunner, make_task, row_losses
 
-TASKS = {"induction": ("repeated", "text"), "first": ("text",)}
-
 
 def _task(checkpoint, count=5):
     samples = repeated_samples(checkpoint.tokenizer, checkpoint.model.config, count, 3, seed=2)
@@ -84,7 +82,7 @@ def test_importance_is_the_derivative_of_the_loss_by_the_gate(bert):
 
 def test_controls_are_random_heads_of_the_same_layers_and_never_leaders(llama):
     leaders = {"induction": [(1, 0), (1, 3), (2, 5)], "first": [(0, 2)]}
-    conditions = plan_conditions(leaders, TASKS, llama, Settings(controls=2))
+    conditions = plan_conditions(leaders, llama, Settings(controls=2))
     sets = [c for c in conditions if c.role == "leader" and c.score == "induction" and c.task == "repeated"]
     assert [c.heads for c in sets if c.mode == "zero"] == [
         ((1, 0),), ((1, 3),), ((2, 5),), ((1, 0), (1, 3)), ((1, 0), (1, 3), (2, 5)),
@@ -100,12 +98,12 @@ def test_controls_are_random_heads_of_the_same_layers_and_never_leaders(llama):
 
 def test_a_layer_with_too_few_other_heads_gets_no_control(llama):
     leaders = {"first": [(1, head) for head in range(6)]}
-    conditions = plan_conditions(leaders, TASKS, llama, Settings(singles=6))
+    conditions = plan_conditions(leaders, llama, Settings(singles=6))
     assert not [c for c in conditions if c.role == "control"]
 
 
 def test_the_table_pairs_documents_and_subtracts_the_mean_control(llama):
-    conditions = plan_conditions({"first": [(0, 2), (1, 1), (2, 2)]}, TASKS, llama, Settings(controls=2))
+    conditions = plan_conditions({"first": [(0, 2), (1, 1), (2, 2)]}, llama, Settings(controls=2))
     generator = np.random.default_rng(0)
     intact = generator.normal(3, 1, size=7)
     losses = {"text-intact": intact}

@@ -163,6 +163,29 @@ def test_examples_hold_the_weights_of_the_query_they_name(tmp_path, llama, texts
             assert example["weights"][-2] == pytest.approx(example["mass"], abs=1e-4)
 
 
+def test_progress_tells_all_work_before_it_starts_and_ends_at_the_total(tmp_path, llama, texts, monkeypatch):
+    _everything_is_a_finding(monkeypatch)
+
+    class Ledger:
+        planned = done = 0.0
+        first = None
+
+        def plan(self, tokens):
+            self.planned += tokens
+
+        def stage(self, text):
+            pass
+
+        def advance(self, tokens):
+            self.first = self.first or self.planned
+            self.done += tokens
+
+    ledger = Ledger()
+    study(llama, texts, tmp_path / "study", settings=SETTINGS, progress=ledger)
+    assert ledger.done == pytest.approx(ledger.planned)
+    assert ledger.first == pytest.approx(ledger.planned, rel=0.25)
+
+
 def test_one_piece_of_text_is_too_little(tmp_path, llama):
     from headwise.study.documents import Text
 

@@ -170,23 +170,18 @@ def _mean_distance(weights: Tensor, positions: Tensor) -> Tensor:
 
 
 def _masses(weights: Tensor, visible: Tensor, relations: Sequence[Relation], positions: Tensor) -> dict[str, Tensor]:
-    """Stack over relations of the mass, of its value under uniform attention, and of whether the row says anything."""
-    masses, uniforms, informatives = [], [], []
-    seen = visible.sum(-1)  # [B or 1, H or 1, rows]
-    for relation in relations:
-        keys = relation.keys(positions, weights.shape[-1])[:, None]  # [B or 1, 1, rows, S]
-        masses.append(torch.where(keys, weights, weights.new_zeros(())).sum(-1))
-        hits = (keys & visible).sum(-1)  # [B or 1, H or 1, rows]
-        uniforms.append(hits.to(weights.dtype) / seen.clamp(min=1))
-        informatives.append((hits > 0) & (hits < seen))
+    """Over all relations the mass, its value under uniform attention, and whether the row says anything."""
     if not relations:
         empty = weights.new_zeros((0, *weights.shape[:-1]))
         return {"mass": empty, "uniform": empty, "informative": empty.bool()}
-    return {
-        "mass": torch.stack(masses),
-        "uniform": torch.stack(torch.broadcast_tensors(*uniforms)),
-        "informative": torch.stack(torch.broadcast_tensors(*informatives)),
-    }
+    sets = torch.broadcast_tensors(*(relation.keys(positions, weights.shape[-1]) for relation in relations))
+    # One matrix product reads the weights once for all relations: several times as fast as a masked sum for each.
+    keys = torch.stack(sets, dim=2).to(weights.dtype).transpose(-2, -1)  # [B or 1, rows, S, N]
+    mass = weights.transpose(1, 2) @ keys  # [B, rows, H, N]
+    hits = visible.transpose(1, 2).to(weights.dtype) @ keys  # [B or 1, rows, H or 1, N]
+    seen = visible.sum(-1).transpose(1, 2)[..., None]  # [B or 1, rows, H or 1, 1]
+    per_row = {"mass": mass, "uniform": hits / seen.clamp(min=1), "informative": (hits > 0) & (hits < seen)}
+    return {name: values.permute(3, 0, 2, 1) for name, values in per_row.items()}
 
 
 def _joined(names: tuple[str, ...], parts: list[dict[str, Tensor]], problem: Problem) -> HeadStatistics:

@@ -20,6 +20,15 @@ from headwise.study.tasks import Task, row_losses
 
 Heads = tuple[tuple[int, int], ...]
 MODES = ("zero", "mean")
+# Heads that read content or the neighbour are taken away on both tasks; sinks and delimiters mean nothing on random
+# tokens.
+TASKS_OF: Mapping[str, Sequence[str]] = {
+    "previous": ("repeated", "text"),
+    "duplicate": ("repeated", "text"),
+    "induction": ("repeated", "text"),
+    "first": ("text",),
+    "delimiter": ("text",),
+}
 # The leading pair, since a head and its understudy often share a job, and all leaders.
 PAIR = 2
 
@@ -56,16 +65,14 @@ class Condition:
 
 
 def plan_conditions(
-    leaders: Mapping[str, Sequence[tuple[int, int]]],
-    tasks_of: Mapping[str, Sequence[str]],
-    checkpoint: Checkpoint,
-    settings: Settings,
+    leaders: Mapping[str, Sequence[tuple[int, int]]], checkpoint: Checkpoint, settings: Settings
 ) -> list[Condition]:
     """The leading heads one by one, the leading two and all leaders together, each against random heads of its layers.
 
+    Sets are ablated on all tasks of their score, single heads on the first one only.
+
     Args:
         leaders: for every score its leading heads, strongest first.
-        tasks_of: on which tasks a score's heads are ablated jointly; single heads on the first one only.
         checkpoint: tells how many heads each layer has.
         settings: how many singles and controls, and the seed of the draws.
     """
@@ -75,12 +82,19 @@ def plan_conditions(
         sets: list[Heads] = [(head,) for head in heads[: settings.singles]]
         sets += [tuple(heads[:size]) for size in sorted({PAIR, len(heads)}) if 1 < size <= len(heads)]
         for chosen in sets:
-            tasks = tasks_of[score] if len(chosen) > 1 else tasks_of[score][:1]
+            tasks = TASKS_OF[score] if len(chosen) > 1 else TASKS_OF[score][:1]
             draws = _matched(chosen, heads, checkpoint, settings.controls if len(chosen) > PAIR else 1, generator)
             for task, mode in itertools.product(tasks, MODES):
                 conditions.append(Condition(score, "leader", chosen, mode, task, chosen))
                 conditions += [Condition(score, "control", draw, mode, task, chosen) for draw in draws]
     return conditions
+
+
+def stand_ins(checkpoint: Checkpoint, count: int) -> dict[str, list[tuple[int, int]]]:
+    """Heads from all depths in the place of leaders that are not known yet, to tell how long a study will take."""
+    heads = checkpoint.heads
+    spread = heads[:: max(1, len(heads) // count)][:count]
+    return dict.fromkeys(TASKS_OF, spread)
 
 
 def _matched(

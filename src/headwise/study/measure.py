@@ -5,7 +5,7 @@ Symbols: B batch, D documents or samples, H query heads, N random models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,7 @@ import torch
 from headwise.attention.statistics import Relation
 from headwise.models import Checkpoint, HeadCall
 from headwise.study.documents import Piece
-from headwise.study.effects import Condition, Heads, importance
+from headwise.study.effects import Condition, Heads, importance, plan_conditions, stand_ins
 from headwise.study.nulls import RandomWeights, random_weights
 from headwise.study.progress import Progress
 from headwise.study.samples import Sample, count_tokens, repeated_samples, text_samples
@@ -78,6 +78,7 @@ class Meter:
         self.unrelated = self._repeated(settings.repeated, 2, unrelated=True)
         self.null_repeated = self._repeated(settings.null_repeated, 3)
         self.effect_repeated = self._repeated(settings.effect_documents, 4)
+        self._expected = 0.0
 
     def _repeated(self, count: int, stream: int, *, unrelated: bool = False) -> list[Sample]:
         checkpoint, settings = self.checkpoint, self.settings
@@ -166,6 +167,12 @@ class Meter:
             "text": make_task("text", self.effect_text, self.checkpoint, seed),
         }
 
+    def expect_effects(self, tasks: dict[str, Task]) -> None:
+        """Tell the progress, before any leader is known, about how much the effects will take."""
+        conditions = plan_conditions(stand_ins(self.checkpoint, self.settings.leaders), self.checkpoint, self.settings)
+        self._expected = self._effect_cost({c.key: c for c in conditions}.values(), tasks) if tasks else 0.0
+        self.progress.plan(self._expected)
+
     def importances(self, tasks: dict[str, Task]) -> Arrays:
         """First-order importance by task: ``[D, layers, H]``."""
         self.progress.plan(_BACKWARD * sum(task.tokens for task in tasks.values()))
@@ -181,8 +188,7 @@ class Meter:
         """Loss per document ``[D]`` for every condition key, and for each task's intact model under
         ``"<task>-intact"``."""
         by_key = {condition.key: condition for condition in conditions}
-        known = sum(self._cost(condition, tasks) for condition in by_key.values())
-        self.progress.plan(known + 2 * sum(task.tokens for task in tasks.values()))
+        self.progress.plan(self._effect_cost(by_key.values(), tasks) - self._expected)
         result = {}
         for name, task in tasks.items():
             self.progress.stage(f"ablating heads, loss on {name}")
@@ -199,6 +205,10 @@ class Meter:
     def _loss(self, key: str, runner: TaskRunner, heads: Heads = (), mode: str = "zero") -> np.ndarray:
         """Loss per document of one condition, ``[D]``."""
         return self.store.step(f"losses/{key}", partial(_loss_step, runner, heads, mode))["loss"]
+
+    def _effect_cost(self, conditions: Iterable[Condition], tasks: dict[str, Task]) -> float:
+        intact = 2 * sum(task.tokens for task in tasks.values())
+        return intact + sum(self._cost(condition, tasks) for condition in conditions)
 
     def _cost(self, condition: Condition, tasks: dict[str, Task]) -> float:
         first = min(layer for layer, _ in condition.heads)

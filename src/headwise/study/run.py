@@ -36,17 +36,6 @@ from headwise.study.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# Heads that read content or the neighbour are taken away on both tasks; sinks and delimiters mean nothing on random
-# tokens.
-_TASKS_OF = {
-    "previous": ("repeated", "text"),
-    "duplicate": ("repeated", "text"),
-    "induction": ("repeated", "text"),
-    "first": ("text",),
-    "delimiter": ("text",),
-}
-
-
 _FINDING_KEYS = ("layer", "head", "score", "value", "low", "high", "null", "q_value")
 _EFFECT_KEYS = (
     *("heads", "mode", "task", "delta", "low", "high", "score", "role", "kind", "baseline", "loss"),
@@ -133,16 +122,17 @@ def study(
     meter = Meter(checkpoint, pieces, effect_pieces, settings, store, progress or Silent())
     if store.resumed:
         notes.append("continued after an interruption; seconds count the last run only")
+    tasks = meter.tasks()
+    meter.expect_effects(tasks)
     measured = meter.scores()
     scores = score_table(measured, checkpoint, settings)
     leaders = leading_heads(scores, settings.leaders)
-    tasks = meter.tasks()
     if not tasks:
         notes.append("no language head, so there is no loss and effects were not measured")
     elif not any(leaders.values()):
         notes.append("no head survived, so no head was ablated")
     importances = meter.importances(tasks)
-    conditions = plan_conditions(leaders, _TASKS_OF, checkpoint, settings) if tasks else []
+    conditions = plan_conditions(leaders, checkpoint, settings) if tasks else []
     losses = meter.losses(conditions, tasks, measured.means) if tasks else {}
     effects, effect_documents = effect_table(conditions, losses, settings.seed)
     tables = {
