@@ -149,7 +149,8 @@ def _importance(made: Made, scores: pd.DataFrame, random: np.random.Generator) -
 
 
 EFFECT_COLUMNS = (
-    "condition heads score role kind mode task baseline loss delta low high control_delta excess_low excess_high"
+    "condition heads leaders score role kind mode task baseline loss delta low high "
+    "control_delta excess_low excess_high"
 ).split()
 BASELINES = {"repeated": 3.02, "text": 2.87}
 
@@ -182,14 +183,28 @@ def _condition(rows, made, score, kind, mode, task, heads, random) -> None:
     names = [f"L{layer}.H{head}" for layer, head in heads]
     base, width = BASELINES[task], 0.03 + 0.07 * delta
     rows.append(
-        (len(rows), names, score, "leader", kind, mode, task, base, base + delta, delta, delta - width, delta + width)
+        (
+            len(rows),
+            names,
+            names,
+            score,
+            "leader",
+            kind,
+            mode,
+            task,
+            base,
+            base + delta,
+            delta,
+            delta - width,
+            delta + width,
+        )
         + (control, delta - control - width, delta - control + width)
     )
     for value in controls:
         others = [(layer, int(random.integers(made.layers[layer]["num_heads"]))) for layer, _ in heads]
-        names = [f"L{layer}.H{head}" for layer, head in others]
+        drawn = [f"L{layer}.H{head}" for layer, head in others]
         rows.append(
-            (len(rows), names, score, "control", kind, mode, task, base, base + value, value)
+            (len(rows), drawn, names, score, "control", kind, mode, task, base, base + value, value)
             + (value - 0.03, value + 0.03, np.nan, np.nan, np.nan)
         )
 

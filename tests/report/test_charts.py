@@ -23,6 +23,19 @@ def test_the_grid_shows_every_measure(usual):
     assert "Measured for" in usual.text("#grid-caption")
 
 
+@pytest.mark.parametrize(
+    ("measure", "score"),
+    [("score/first/repeated", "first"), ("importance/text", "induction"), ("score/entropy/text", "induction")],
+)
+def test_findings_of_the_shown_score_are_outlined(usual, findings, measure, score):
+    usual.choose("#grid-measure", measure)
+    rows = findings[findings["score"] == score]
+    outlined = usual.run(
+        "return [...document.querySelectorAll('#grid [data-finding=true]')].map((c) => c.dataset.head)"
+    )
+    assert outlined == [f"L{layer}.H{head}" for layer, head in sorted(zip(rows["layer"], rows["head"], strict=True))]
+
+
 def test_colour_above_chance(usual, findings):
     best = findings[findings["score"] == "induction"].sort_values("value").iloc[-1]
     cell = f"#grid [data-head='L{best['layer']}.H{best['head']}']"
@@ -63,6 +76,9 @@ def test_effects_stand_beside_their_controls(usual, made):
     random, mean, leading = usual.run(panel, 0)
     leaders = rows[rows["role"] == "leader"]
     assert leading["x"] == pytest.approx(list(leaders["delta"]), rel=1e-3)
+    lines = usual.run("return document.querySelector('#effects-chart').layout.yaxis.ticktext")
+    assert [line.strip() for line in lines[:2]] == ["Induction · 2 heads", "Induction · 6 heads"]
+    assert leading["y"] == list(range(len(lines)))
     assert mean["x"] == pytest.approx(list(leaders["control_delta"]), rel=1e-3)
     assert sorted(random["x"]) == pytest.approx(sorted(rows[rows["role"] == "control"]["delta"]), rel=1e-3)
     sure = leaders["excess_low"] > 0

@@ -186,6 +186,15 @@ def test_progress_tells_all_work_before_it_starts_and_ends_at_the_total(tmp_path
     assert ledger.first == pytest.approx(ledger.planned, rel=0.25)
 
 
+def test_texts_of_tokens_join_to_the_text_with_its_spaces(llama):
+    from headwise.study.examples import token_texts
+
+    tokens = llama.tokenizer("bade , bafi bago .")["input_ids"]
+    texts = token_texts(llama.tokenizer, tokens)
+    assert texts == ["bade", " ,", " bafi", " bago", " ."]
+    assert "".join(texts) == llama.tokenizer.decode(tokens)
+
+
 def test_one_piece_of_text_is_too_little(tmp_path, llama):
     from headwise.study.documents import Text
 

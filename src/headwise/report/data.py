@@ -128,7 +128,8 @@ def _parse(name: str) -> tuple[int, int]:
 
 
 def _effects(study: Study) -> list[dict[str, Any]]:
-    rows = study.effects.assign(heads=study.effects["heads"].map(list)).to_dict("records")
+    sets = {name: study.effects[name].map(list) for name in ("heads", "leaders")}
+    rows = study.effects.assign(**sets).to_dict("records")
     return [{key: value for key, value in row.items() if key != "condition"} for row in rows]
 
 

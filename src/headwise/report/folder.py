@@ -23,7 +23,8 @@ SCORE_COLUMNS = (
 ).split()
 IMPORTANCE_COLUMNS = "layer head task value low high".split()
 EFFECT_COLUMNS = (
-    "condition heads score role kind mode task baseline loss delta low high control_delta excess_low excess_high"
+    "condition heads leaders score role kind mode task baseline loss delta low high "
+    "control_delta excess_low excess_high"
 ).split()
 EXAMPLE_KEYS = "layer head score document query tokens weights".split()
 

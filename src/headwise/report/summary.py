@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headwise.report.folder import Study
 
-__all__ = ["alerts", "joint_leaders", "lead_score", "number", "score_results", "sentences", "telling_task"]
+__all__ = ["alerts", "joint_leaders", "lead_score", "number", "score_results", "sentences", "telling_task", "tested"]
 
 
 def number(value: float | None, digits: int = 2) -> str:

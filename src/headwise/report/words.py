@@ -81,9 +81,11 @@ METHOD: dict[str, str] = {
     ),
     "Chance": (
         "Every tested score stands beside what it would be without learning. Uniform: attention spread evenly over the "
-        "visible keys. Random weights: heads of the same architecture, untrained; their mean and 95th percentile. "
-        "Shuffled: the head's own attention, but which token is said to stand where is drawn at random; it applies to "
-        "scores that depend on content. “Chance” in the figures and tables is the largest of these means."
+        "visible keys. Random weights: heads of the same architecture, each weight drawn anew from the model's own "
+        "weights of that tensor; their mean and 95th percentile. Shuffled, for scores that depend on content: on text "
+        "the head's own attention, but which token is said to stand where is drawn at random; on repeated tokens a "
+        "second half that repeats nothing, read at the same places. “Chance” in the figures and tables is the largest "
+        "of these means."
     ),
     "Intervals": (
         "95\u00a0% bootstrap intervals over documents. They say how far a value would move with other documents of the "
@@ -93,8 +95,10 @@ METHOD: dict[str, str] = {
         "A head is compared with every null: document by document with uniform and shuffled attention, and by rank "
         "among the heads with random weights. The largest of these p-values counts. Over all heads and all scores "
         "they are corrected for the false discovery rate by the method of Benjamini and Hochberg, which gives q. "
-        "A finding has a q at or below the level of this run and an interval above every null. Each score is decided "
-        "on one kind of sample; its value on the other is there for comparison."
+        "A finding has a q at or below the level of this run, an interval above every null, and a value at least the "
+        "margin of this run above chance: with many tokens even a hundredth is significant, and means nothing. Level "
+        "and margin stand under “Settings”. Each score is decided on one kind of sample; its value on the other is "
+        "there for comparison."
     ),
     "Importance": (
         "First-order estimate of how much the loss depends on a head: the mean over documents of |dL/dξ|, where ξ = 1 "

@@ -84,6 +84,17 @@ def _look(
                 "document": piece.document,
                 "query": query,
                 "mass": float(mass[query]),
-                "tokens": [checkpoint.tokenizer.decode([token]) for token in tokens[0, :stop].tolist()],
+                "tokens": token_texts(checkpoint.tokenizer, tokens[0, :stop].tolist()),
                 "weights": [round(weight, 5) for weight in weights[head, query, :stop].tolist()],
             }
+
+
+def token_texts(tokenizer: Any, tokens: list[int]) -> list[str]:
+    """What each token adds to the text before it: with its leading space, which some tokenizers drop at a start."""
+    texts = []
+    for index, token in enumerate(tokens):
+        before = tokenizer.decode(tokens[index - 1 : index]) if index else ""
+        both = tokenizer.decode(tokens[max(0, index - 1) : index + 1])
+        # Half a character decodes to a replacement mark that the next token mends; then the token stands alone.
+        texts.append(both[len(before) :] if both.startswith(before) else tokenizer.decode([token]))
+    return texts

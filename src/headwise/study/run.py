@@ -229,7 +229,7 @@ def _manifest(
             for layout in checkpoint.layouts
         ],
         "documents": {
-            "source": documents_source,
+            "source": documents_source or "texts given in Python",
             "count": len({piece.document for piece in pieces}),
             "tokens": sum(len(piece.tokens) for piece in pieces),
         },

@@ -138,9 +138,9 @@ def importance_table(values: dict[str, np.ndarray], checkpoint: Checkpoint, seed
 
 
 EFFECT_COLUMNS = (
-    "condition", "heads", "score", "role", "kind", "mode", "task", "baseline", "loss", "delta", "low", "high",
-    "control_delta", "excess_low", "excess_high",
-)  # fmt: skip
+    *("condition", "heads", "leaders", "score", "role", "kind", "mode", "task"),
+    *("baseline", "loss", "delta", "low", "high", "control_delta", "excess_low", "excess_high"),
+)
 
 
 def effect_table(
@@ -177,6 +177,8 @@ def _effect_row(
     row: dict[str, object] = {
         "condition": number,
         "heads": [head_name(*head) for head in condition.heads],
+        # A control's own set, and the set of leaders that it is the control of.
+        "leaders": [head_name(*head) for head in condition.leaders],
         "score": condition.score,
         "role": condition.role,
         "kind": condition.kind,

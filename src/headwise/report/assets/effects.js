@@ -26,23 +26,15 @@ function leaders() {
     .sort((a, b) => place(a) - place(b));
 }
 
-function layersOf(row) {
-  return row.heads
-    .map((name) => name.split(".")[0])
-    .sort()
-    .join();
-}
-
 // A leader's controls: random sets from the very same layers, removed in the same way.
 function controlsOf(leader) {
   return study.effects.filter(
     (row) =>
       row.role === "control" &&
       row.score === leader.score &&
-      row.kind === leader.kind &&
       row.mode === leader.mode &&
       row.task === leader.task &&
-      layersOf(row) === layersOf(leader),
+      row.leaders.join() === leader.heads.join(),
   );
 }
 

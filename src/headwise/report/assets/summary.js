@@ -69,7 +69,7 @@ function tile(result) {
       element("small", {}, `of ${result.heads} heads`),
     ),
     element("span", { class: "best" }, best),
-    element("span", { class: "best" }, `${strong}chance ${number(result.null)}`),
+    element("span", { class: "best" }, `${strong}chance\u00a0${number(result.null)}`),
   );
 }
 
