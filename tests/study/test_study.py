@@ -16,7 +16,9 @@ from headwise.study import Settings, measure, read_documents, study
 from headwise.study import run as run_module
 from tests.study import tiny
 
-SETTINGS = Settings(documents=9, length=41, repeated=5, null_draws=24, effect_documents=5, effect_length=23)
+SETTINGS = Settings(
+    documents=9, length=41, repeated=7, unrelated=5, null_draws=24, effect_documents=5, effect_length=23
+)
 
 
 @pytest.fixture(scope="module")

@@ -88,8 +88,11 @@ def study(
 
 def _prepare(threads: int | None) -> None:
     """Threads, and libraries that talk on their own: they would tear the progress bar."""
+    import os
     import warnings
 
+    # The conversion of a GGUF file shows a bar of its own, which only listens to this, when it is first imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     import torch
     from transformers.utils import logging
 

@@ -75,7 +75,7 @@ class Meter:
         self.null_text = text_samples(pieces[: settings.null_documents], settings.batch)
         self.effect_text = text_samples(effect_pieces, settings.batch, settings.effect_length)
         self.repeated = self._repeated(settings.repeated, 1)
-        self.unrelated = self._repeated(settings.repeated, 2, unrelated=True)
+        self.unrelated = self._repeated(settings.unrelated, 2, unrelated=True)
         self.null_repeated = self._repeated(settings.null_repeated, 3)
         self.effect_repeated = self._repeated(settings.effect_documents, 4)
         self._expected = 0.0

@@ -16,7 +16,9 @@ class Settings:
         seed: of everything that is drawn; the same seed gives the same study.
         documents: pieces of text on which heads are scored.
         length: tokens per piece, at most.
-        repeated: samples of random tokens repeated twice.
+        repeated: samples of random tokens repeated twice. Scores on them differ from draw to draw (0.08 between samples
+            for some heads of the demo model), and they are short, so many are read.
+        unrelated: samples whose second half repeats nothing, the control.
         null_draws: models with random weights; None: so many that at least 1,500 random heads stand against the
             model's heads (at least 3, at most 128).
         null_documents: pieces of text that each random model reads.
@@ -36,7 +38,8 @@ class Settings:
     seed: int = 0
     documents: int = 24
     length: int = 256
-    repeated: int = 32
+    repeated: int = 64
+    unrelated: int = 16
     null_draws: int | None = None
     null_documents: int = 4
     null_repeated: int = 6
@@ -50,7 +53,7 @@ class Settings:
     batch: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("documents", "repeated", "null_documents", "null_repeated", "effect_documents"):
+        for name in ("documents", "repeated", "unrelated", "null_documents", "null_repeated", "effect_documents"):
             if getattr(self, name) < 2:
                 raise UserError(f"study: {name} must be 2 or more, got {getattr(self, name)}; intervals need several")
         for name in ("leaders", "singles", "controls", "batch"):

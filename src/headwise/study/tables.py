@@ -65,7 +65,8 @@ def _scored(
     }
     if score.content:
         shuffled = arrays[f"{score.name} (shuffled)"]
-        p_values.append(paired_p_values(values, shuffled, settings.seed))
+        pairs = min(len(values), len(shuffled))  # on repeated tokens pairs are arbitrary, and the control has fewer
+        p_values.append(paired_p_values(values[:pairs], shuffled[:pairs], settings.seed))
         columns["null_shuffled"] = mean_over_documents(shuffled)
     # A finding must beat every null, so the largest p counts (intersection-union test).
     columns["p_value"] = np.maximum.reduce(p_values)
