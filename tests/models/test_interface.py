@@ -220,6 +220,27 @@ def test_flags_and_what_has_no_bearing_on_weights_go_through():
     assert torch.equal(plain, flagged)
 
 
+def test_a_window_without_a_mask_counts_the_querys_own_key():
+    positions = torch.arange(5)
+    behind = positions[:, None] - positions
+    for window in (1, 2, 4, 5, 9):
+        mask = (behind >= 0) & (behind < window)
+        torch.manual_seed(0)
+        expected = call(mask=mask[None, None])
+        torch.manual_seed(0)
+        assert torch.equal(call(sliding_window=window), expected)
+
+
+def test_a_mask_of_numbers_and_a_position_bias_add_up():
+    mask, bias = torch.randn(1, 1, 5, 5), torch.randn(1, 6, 5, 5)
+    torch.manual_seed(0)
+    expected = call(mask=mask + bias)
+    torch.manual_seed(0)
+    assert torch.equal(call(mask=mask, position_bias=bias), expected)
+    torch.manual_seed(0)
+    assert not torch.equal(call(mask=mask), expected)
+
+
 def test_a_two_sided_window_is_fine_with_its_mask_or_if_nothing_is_cut_off():
     mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     torch.manual_seed(0)

@@ -15,10 +15,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from headwise.attention import attention_weights
 from headwise.errors import UserError
 from headwise.layout import HeadLayout
 from headwise.models import probes
 from headwise.models.probes import HeadCall
+from headwise.models.refusal import refusing
 
 __all__ = ["Check", "Checkpoint", "Objective"]
 
@@ -116,7 +118,8 @@ class Checkpoint:
         """The model up to its last layer, without the language head: hidden states ``[B, L, E]``."""
         if self.causal:
             options.setdefault("use_cache", False)
-        return self.model.base_model(input_ids=input_ids.to(self.device), **options).last_hidden_state
+        states: Tensor = probes.body_of(self.model)(input_ids=input_ids.to(self.device), **options).last_hidden_state
+        return states
 
     def observe(self, probe: probes.Probe) -> AbstractContextManager[None]:
         """Call ``probe`` with a :class:`HeadCall` for every attention layer inside the block."""
@@ -134,7 +137,9 @@ class Checkpoint:
 
     def _trace(self) -> None:
         tokens = torch.tensor([[1, 2, 3]]) % self.model.config.get_text_config().vocab_size
-        calls = probes.trace(self.model, lambda: self.model.base_model(input_ids=tokens.to(self.device)))
+        body = probes.body_of(self.model)
+        with refusing(self.name, "heads"):
+            calls = probes.trace(self.model, lambda: body(input_ids=tokens.to(self.device)))
         if not calls:
             raise UserError(
                 f"{self.name}: expected attention layers that go through transformers' attention registry, got none in "
@@ -157,4 +162,6 @@ def _layout(call: HeadCall) -> HeadLayout:
 
 
 def _is_causal(call: HeadCall) -> bool:
-    return bool(getattr(call.module, "is_causal", True))
+    """Whether no query looked ahead. Seen in the weights: what modules say of themselves need not be so."""
+    weights = attention_weights(call.query, call.key, **call.arguments)  # [B, H, L, S], a few tokens
+    return not bool(weights.triu(1).any())

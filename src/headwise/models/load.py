@@ -5,6 +5,9 @@ Only safetensors and GGUF are read, never pickle, and code that comes with a che
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,8 @@ def load(
     model = _model(auto_class, found, dtype or torch.float32).to(device)
     checkpoint = Checkpoint(model, _tokenizer(found), name=found.name, source=str(source), objective=objective)
     if check:
-        checkpoint.checks = verify_attention(checkpoint)
+        with refusing(found.name, "heads"):
+            checkpoint.checks = verify_attention(checkpoint)
     return checkpoint
 
 
@@ -134,10 +138,26 @@ def _finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """No garbage collection for a while.
+
+    Reading a tokenizer makes a hundred thousand objects at once. That sets off full collections, and each walks over
+    everything that torch and transformers have made: longer than the reading itself.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _tokenizer(source: Source) -> Any:
     from transformers import AutoTokenizer
 
-    with refusing(source.name, "tokenizer"):
+    with refusing(source.name, "tokenizer"), _collection_paused():
         tokenizer = AutoTokenizer.from_pretrained(source.location, **source.options)
         words = len(tokenizer) - len(set(tokenizer.all_special_ids))
     # Without its files some classes of transformers give a tokenizer that knows special tokens only.

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["HeadCall", "Probe", "ablate", "active_probes", "gate", "layers_of", "observe", "trace"]
+__all__ = ["HeadCall", "Probe", "ablate", "active_probes", "body_of", "gate", "layers_of", "observe", "trace"]
 
 
 @dataclass
@@ -95,13 +95,22 @@ def active_probes(module: nn.Module) -> Iterator[Probe]:
 def _watching(watch: _Watch, model: nn.Module) -> Iterator[None]:
     token = _WATCHES.set((*_WATCHES.get(), watch))
     # The body, since a caller may run it alone, without the language head around it.
-    body = getattr(model, "base_model", model)
-    handle = body.register_forward_pre_hook(lambda *_: watch.start_forward())
+    handle = body_of(model).register_forward_pre_hook(lambda *_: watch.start_forward())
     try:
         yield
     finally:
         handle.remove()
         _WATCHES.reset(token)
+
+
+def body_of(model: Any) -> nn.Module:
+    """The part of a transformers model that ends with the last layer: all of it but the language head."""
+    body, with_head = model.base_model, model.get_output_embeddings() is not None
+    if body is model and with_head:
+        # Llama 4 calls its body otherwise than it says, and then gives itself.
+        inner = [child for child in model.children() if hasattr(child, "base_model")]
+        body = inner[0] if len(inner) == 1 else body
+    return cast(nn.Module, body)
 
 
 def trace(model: nn.Module, run: Callable[[], object]) -> list[HeadCall]:

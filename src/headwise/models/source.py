@@ -71,7 +71,7 @@ def find(source: str | Path) -> Source:
     """
     if source == "demo":
         return Source(str(folder_of(demo_file())), DEMO_NAME)
-    path = Path(source).expanduser()
+    path = _path(source)
     if path.is_dir():
         _check_folder(path)
         return Source(str(path), path.resolve().name)
@@ -83,6 +83,15 @@ def find(source: str | Path) -> Source:
     if isinstance(source, Path) or not _HUB_ID.fullmatch(source) or path.suffix.lower() == ".gguf":
         raise UserError(f"{source}: no such folder or file; check the spelling (a hub id has the form org/name)")
     return Source(source, source, online=hub.answers())
+
+
+def _path(source: str | Path) -> Path:
+    if not str(source):  # would be the current folder
+        raise UserError("'': expected a model folder, a hub id, a .gguf file or demo, got nothing")
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:  # ~name without a user of that name
+        return Path(source)
 
 
 def _check_folder(folder: Path) -> None:
