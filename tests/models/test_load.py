@@ -167,7 +167,7 @@ def package_folder(package: str, *parts: str) -> Path:
     """A folder inside an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        pytest.skip(f"{package} is not installed; pip install --no-deps {package.replace('_', '-')}")
+        pytest.fail(f"{package} is not installed; pip install --no-deps {package.replace('_', '-')}")
     return Path(spec.origin).parent.joinpath(*parts)
 
 

