@@ -16,6 +16,7 @@ from tests.helpers.browser import BrowserMissingError, open_browser
 # Before anything imports the libraries that read them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does it
 os.environ.pop("HEADWISE_DEBUG", None)
 
 # Times differ too much between machines for a deadline. On CI the examples are always the same, so that a change is

@@ -95,6 +95,23 @@ def results(case: Case, backend: str) -> dict[str, Tensor]:
     return {"output": output.detach(), **gradients}
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.3, 0.25])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": (2, 0)}], ids=str)
+@pytest.mark.parametrize("backend", ["math", "sdpa", None])
+def test_a_scale_of_any_sign(scale: float, options: dict[str, Any], backend: str | None) -> None:
+    """PyTorch's fused kernel scales after its own causal mask: 0 times -inf is NaN, and a negative scale shows what is
+    hidden."""
+    case = make_case(2, 6, 3, 7, 7, 5)
+
+    def actual(**inputs: Tensor) -> tuple[Tensor]:
+        return (attention(**inputs, **options, scale=scale, backend=backend),)
+
+    def expected(**inputs: Tensor) -> tuple[Tensor]:
+        return (reference_attention(**inputs, **options, scale=scale).output,)
+
+    assert_same_function(actual, expected, case.inputs(), atol=CLOSE)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 @pytest.mark.parametrize("backend", ["math", "sdpa", None])
 def test_heads_read_their_own_kv_head(heads: int, kv_heads: int, backend: str | None) -> None:

@@ -68,7 +68,12 @@ def test_behind_a_proxy_only_the_proxy_could_tell(quiet_hub, monkeypatch):
 def test_a_hub_that_does_not_answer_is_given_up_on(quiet_hub, monkeypatch):
     monkeypatch.setattr(hub, "PATIENCE", 0.05)
     release = threading.Event()
-    monkeypatch.setattr(hub.socket, "create_connection", lambda *_, **__: release.wait(60))
+
+    def silence(*_: object, **__: object) -> None:
+        release.wait(60)
+        raise TimeoutError
+
+    monkeypatch.setattr(hub.socket, "create_connection", silence)
     start = time.monotonic()
     assert not hub.answers()
     assert time.monotonic() - start < 5

@@ -7,6 +7,7 @@ same, and import torch and the like inside the functions that need them.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -78,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 a check that was asked for fell short, 2 wrong input, 70 a bug in headwise, 130 interrupted.
     """
+    # torch's threads wait for each other by spinning; beside another busy program that costs ten times the work itself.
+    # It is read when torch is loaded, so it must be said before any subcommand is.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words, debug = split_debug(sys.argv[1:] if arguments is None else arguments)
     return report_errors(lambda: _dispatch(words), debug=debug)
 

@@ -32,6 +32,7 @@ _BY_TYPE = {
     "OfflineModeIsEnabled": _OFFLINE,
     "LocalEntryNotFoundError": _OFFLINE,
     "ConnectError": _OFFLINE,
+    "ConnectionError": _OFFLINE,
     "ConnectTimeout": _OFFLINE,
     "ProxyError": _OFFLINE,
     "SafetensorError": "a damaged safetensors file ({text}); copy it again, it may be cut short",

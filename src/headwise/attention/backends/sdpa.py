@@ -57,7 +57,10 @@ def _plainly_causal(problem: Problem) -> bool:
     square = problem.query_length == problem.key_length and problem.query_length > 1
     aligned = isinstance(problem.reach.offset, int) and problem.reach.offset == 0
     bare = problem.mask is None and problem.bias is None and problem.alibi_slopes is None
-    return square and aligned and bare and problem.reach.key_lengths is None and problem.reach.spans == ((None, 0),)
+    # The kernel scales after it has masked: a scale of 0 would make -inf NaN, a negative one would show what is hidden.
+    positive = problem.scale > 0
+    unbounded = problem.reach.key_lengths is None and problem.reach.spans == ((None, 0),)
+    return square and aligned and bare and positive and unbounded
 
 
 def _ranges(problem: Problem) -> list[tuple[int, int]]:
