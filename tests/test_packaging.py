@@ -108,7 +108,7 @@ def distributions_of(folder: Path) -> set[str]:
 @pytest.mark.parametrize("file", ["pyproject.toml", "constraints.txt", "Makefile", ".ci/run", "CMakeLists.txt"])
 def test_no_index_and_no_folder_of_one_machine_is_named(file):
     text = (ROOT / file).read_text(encoding="utf-8")
-    assert not re.search(r"index-url|find-links|/home/|/root/|/Users/", text)
+    assert not re.search(r"index-url|find-links|/(home|root|Users)/", text)
 
 
 @pytest.mark.slow

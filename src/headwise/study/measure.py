@@ -176,9 +176,9 @@ class Meter:
     def importances(self, tasks: dict[str, Task]) -> Arrays:
         """First-order importance by task: ``[D, layers, H]``."""
         self.progress.plan(_BACKWARD * sum(task.tokens for task in tasks.values()))
-        self.progress.stage("first-order importance of every head")
         result = {}
         for name, task in tasks.items():
+            self.progress.stage(f"first-order importance of every head on {name}")
             compute = partial(_importance_step, self.checkpoint, task)
             result[name] = self.store.step(f"importance/{name}", compute)["values"]
             self.progress.advance(_BACKWARD * task.tokens)
