@@ -66,7 +66,7 @@ def test_version(capsys):
     ("words", "line"),
     [
         ([], "headwise: Missing command; headwise --help lists what it takes"),
-        (["stduy"], "headwise: No such command 'stduy'. Did you mean 'study'?; headwise --help lists what it takes"),
+        (["stduy"], "headwise: No such command 'stduy'. Did you mean 'study'? headwise --help lists what it takes"),
         (["--fast"], "headwise: No such option: --fast; headwise --help lists what it takes"),
         (["doctor", "--fast"], "headwise: doctor: No such option: --fast; headwise doctor --help lists what it takes"),
     ],

@@ -71,8 +71,40 @@ def test_json_is_one_object_with_the_documented_keys_and_nothing_else(tmp_path, 
 def test_without_json_it_says_in_words_that_nothing_was_found_and_where_the_page_is(run, tmp_path, model, texts):
     done = run("study", model, "--documents", texts, "--out", tmp_path / "s", *FAST)
     assert done.returncode == 0, done.stderr
-    assert "No head does more than chance would" in done.stdout
+    assert "No head was shown to do more than chance would" in done.stdout
     assert f"page: {tmp_path / 's' / 'report.html'}" in done.stdout
+
+
+def test_findings_and_effects_are_told_in_tables(run, tmp_path, model, texts, monkeypatch):
+    from headwise.study import run as run_module
+
+    real = run_module.score_table
+
+    def everything_is_found(*arguments):
+        scores = real(*arguments)
+        scores["finding"] = scores["primary"]
+        return scores
+
+    monkeypatch.setattr(run_module, "score_table", everything_is_found)
+    monkeypatch.setenv("COLUMNS", "160")
+    done = run("study", model, "--documents", texts, "--out", tmp_path / "s", *FAST)
+    assert done.returncode == 0, done.stderr
+    assert "and 13 more" in done.stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    effects = {(row[0], row[1]): row[2:] for row in rows if len(row) == 9}
+    assert set(effects) >= {("induction", "repeated"), ("induction", "text"), ("first", "text")}
+    for heads, intact, *_, beyond in effects.values():
+        assert heads == "2"
+        assert float(intact) > 1
+        assert beyond in {"no", "zeroed", "by mean", "zeroed and by mean"}
+
+
+def test_an_unusable_cache_folder_is_named_with_its_variable(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWISE_CACHE", "/proc/cache")
+    done = run("study", "--out", tmp_path / "s")
+    assert done.returncode == 2
+    assert "/proc/cache/gguf: cannot write the converted model there" in _one_line(done)
+    assert "HEADWISE_CACHE" in _one_line(done)
 
 
 def test_an_existing_folder_is_refused_and_replaced_on_request(run, tmp_path, model, texts):

@@ -15,6 +15,7 @@ import torch
 
 from headwise.errors import UserError
 from headwise.layout import HeadLayout
+from headwise.models import gguf as conversion
 from headwise.models import load
 from headwise.models.gguf import folder_of
 from tests.models.test_demo import TEXT
@@ -196,11 +197,16 @@ def test_an_architecture_that_transformers_does_not_convert(tmp_path, cache):
         load(tmp_path / "rwkv.gguf")
 
 
-def test_a_cache_that_cannot_be_written_is_the_systems_error(file, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named_with_its_variable(file, tmp_path, monkeypatch):
     (tmp_path / "blocked").touch(mode=stat.S_IRUSR)
     monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "blocked"))
-    with pytest.raises(NotADirectoryError):
+    monkeypatch.setattr(conversion, "_dequantised", lambda _: pytest.fail("converted before it was known where to"))
+    with pytest.raises(UserError) as refused:
         load(file)
+    assert str(refused.value) == (
+        f"{tmp_path / 'blocked' / 'gguf'}: cannot write the converted model there (Not a directory); "
+        "name another cache folder in HEADWISE_CACHE"
+    )
 
 
 def test_the_tokenizer_of_the_demo_model_is_that_of_its_file(demo):

@@ -53,7 +53,7 @@ def test_the_clearest_head_stands_furthest_above_its_null(study):
 def test_effects_of_the_largest_set_zeroed_and_by_the_mean(study):
     rows = study.effects[(study.effects["role"] == "leader") & (study.effects["task"] == "repeated")]
     rows = rows[(rows["score"] == "induction") & (rows["heads"].map(len) == 6)].set_index("mode")
-    zeroed, mean = summary.sentences(study)[-2:]
+    zeroed, mean = [text for text in summary.sentences(study) if text.startswith(("Zeroing", "Replacing"))]
     assert zeroed == (
         "Zeroing the six leading induction heads lifts the loss on the second copy of repeated random tokens from 3.02 "
         f"to {rows.loc['zero', 'loss']:.1f} nats; with six random heads of the same layers it is "
@@ -65,6 +65,18 @@ def test_effects_of_the_largest_set_zeroed_and_by_the_mean(study):
 def test_heads_that_matter_no_more_than_random_ones_are_called_so(study):
     text = text_of(with_effects(study, excess_low=-0.1))
     assert text.count("so these heads can't be told from random ones") == 2
+
+
+def test_leaders_of_other_scores_without_an_effect_are_named(study):
+    effects = study.effects
+    quiet = effects["score"].isin(["previous", "duplicate"])
+    told = summary.sentences(with_effects(study, excess_low=effects["excess_low"].where(~quiet, -0.1)))[-1]
+    assert told == (
+        "Without the six leading previous-token heads or the six leading duplicate-token heads the loss rises no more "
+        "than without random heads of the same layers."
+    )
+    sure = with_effects(study, excess_low=effects["excess_low"].where(effects["role"] == "control", 0.1))
+    assert "rises no more than" not in text_of(sure)
 
 
 def test_a_loss_that_falls_is_not_called_a_rise(study):

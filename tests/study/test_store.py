@@ -105,6 +105,24 @@ def test_overwrite_never_removes_a_folder_that_is_no_study(tmp_path):
 
 
 def test_an_unwritable_place_is_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module.os, "access", lambda *_: False)
-    with pytest.raises(UserError, match=r"cannot be written \(.* is not a writable folder\)"):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(store_module.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(store_module.tempfile, "TemporaryDirectory", refuse)
+    with pytest.raises(UserError, match=rf"cannot be written \({tmp_path}: Permission denied\); give another --out"):
         check_free(tmp_path / "study", overwrite=False)
+
+
+def test_a_file_system_that_takes_no_folders_is_refused_and_nothing_is_left_elsewhere(tmp_path):
+    with pytest.raises(UserError, match=r"^/proc/study: cannot be written \(/proc: "):
+        check_free(store_module.Path("/proc/study"), overwrite=False)
+    check_free(tmp_path / "new" / "study", overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_current_folder_is_no_place_for_a_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in ("", ".", str(tmp_path)):
+        with pytest.raises(UserError, match="--out: got the current folder, or nothing; name a new folder"):
+            check_free(store_module.Path(place), overwrite=True)

@@ -89,7 +89,8 @@ def _usage_line(error: Exception) -> str:
     # After the name of the program that `_tell` puts in front only the subcommand is news.
     subcommand = command.removeprefix("headwise").strip()
     where = f"{subcommand}: " if subcommand else ""
-    return f"{where}{message.rstrip('.')}; {command} --help lists what it takes"
+    joint = " " if message.endswith("?") else "; "
+    return f"{where}{message.rstrip('.')}{joint}{command} --help lists what it takes"
 
 
 def _system_line(error: OSError) -> str:

@@ -20,7 +20,9 @@ def study(
     model: Annotated[
         str, typer.Argument(help="A local folder, a hub id, a .gguf file, or demo.", metavar="MODEL")
     ] = "demo",
-    out: Annotated[Path, typer.Option("--out", help="The folder to write; it must not exist yet.")] = Path("study"),
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder to write; an existing one is refused without --overwrite.")
+    ] = Path("study"),
     documents: Annotated[
         Path | None,
         typer.Option(
@@ -138,7 +140,7 @@ def _show(result: Study, seconds: float) -> None:
     heads = sum(layer["num_heads"] for layer in manifest["layers"])
     console.print(f"\n[bold]{_plain(model['name'])}[/bold]: {heads} heads in {len(manifest['layers'])} layers")
     if result.findings.empty:
-        console.print("No head does more than chance would: nothing survived the nulls and the correction.")
+        console.print("No head was shown to do more than chance would: none survived the nulls and the correction.")
     else:
         console.print(_findings_table(result))
         if len(result.effects):
@@ -180,19 +182,23 @@ def _findings_table(result: Study) -> Any:
 
 
 def _effects_table(result: Study) -> Any:
+    """The loss without all leaders of a score, beside random heads, and whether the difference is sure."""
     from rich.table import Table
 
-    table = Table(title="Effects: loss in nats without all leaders of a score", title_justify="left")
-    for name in ("score", "heads", "task", "intact", "zeroed", "mean-ablated", "random heads zeroed"):
-        table.add_column(name, justify="left" if name in ("score", "heads", "task") else "right")
-    leaders = result.effects[(result.effects["role"] == "leader") & (result.effects["kind"] == "joint")]
+    table = Table(title="Effects: loss in nats without the leading heads of a score", title_justify="left")
+    words = ("score", "task", "heads")
+    for name in (*words, "intact", "zeroed", "random zeroed", "by mean", "random by mean", "beyond random"):
+        table.add_column(name, justify="left" if name in words or name == "beyond random" else "right")
+    leaders = result.effects[result.effects["role"] == "leader"]
     for (score, task), rows in leaders.groupby(["score", "task"], sort=False):
         most = rows["heads"].map(len).max()
-        rows = rows[rows["heads"].map(len) == most].set_index("mode")
-        zero, mean = rows.loc["zero"], rows.loc["mean"]
-        control = zero["baseline"] + zero["control_delta"]
-        table.add_row(
-            str(score), str(most), str(task), f"{zero['baseline']:.2f}", f"{zero['loss']:.2f}", f"{mean['loss']:.2f}",
-            "–" if control != control else f"{control:.2f}",
-        )  # fmt: skip
+        rows = rows[rows["heads"].map(len) == most].groupby("mode").first()
+        cells = []
+        for mode in ("zero", "mean"):
+            row = rows.loc[mode]
+            control = row["baseline"] + row["control_delta"]
+            cells += [f"{row['loss']:.2f}", "–" if control != control else f"{control:.2f}"]
+        sure = [word for mode, word in (("zero", "zeroed"), ("mean", "by mean")) if rows.loc[mode, "excess_low"] > 0]
+        intact = rows.loc["zero", "baseline"]
+        table.add_row(str(score), str(task), str(most), f"{intact:.2f}", *cells, " and ".join(sure) or "no")
     return table

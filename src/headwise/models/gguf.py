@@ -67,10 +67,16 @@ def _sha256(stream: BinaryIO) -> str:  # Python 3.10 has no hashlib.file_digest
 
 def _convert(file: Path, folder: Path) -> None:
     """Dequantise with transformers, then write beside and rename, so that no half-written folder is ever found."""
-    model, tokenizer = _dequantised(file)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
+    except OSError as error:
+        raise UserError(
+            f"{folder.parent}: cannot write the converted model there ({error.strerror}); "
+            "name another cache folder in HEADWISE_CACHE"
+        ) from error
+    try:
+        model, tokenizer = _dequantised(file)
         model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
         try:

@@ -96,7 +96,7 @@ def lead_score(study: Study) -> str:
 
 
 def sentences(study: Study) -> list[str]:
-    """Three or four sentences: what was found, the strongest head, what breaks, and what breaks less."""
+    """A few sentences: what was found, the strongest head, what breaks, and which leaders break no more than random."""
     results = score_results(study)
     found = [result for result in results if result["findings"]]
     if not results:
@@ -104,7 +104,8 @@ def sentences(study: Study) -> list[str]:
             f"The {study.num_heads} heads were described, but no score was tested against chance.",
             *_effects(study),
         ]
-    return [*(_found(study, found, results) if found else _nothing(study, results)), *_effects(study)]
+    told = _found(study, found, results) if found else _nothing(study, results)
+    return [*told, *_effects(study), *_no_effect(study)]
 
 
 def _nothing(study: Study, results: list[dict[str, Any]]) -> list[str]:
@@ -170,6 +171,20 @@ def _effects(study: Study) -> list[str]:
     if "mean" in chosen:
         texts.append(_mean(chosen["mean"], alone="zero" not in chosen, score=score))
     return texts or [_unmeasured(score)]
+
+
+def _no_effect(study: Study) -> list[str]:
+    """The other scores whose leaders, all together, matter no more than random heads: a finding isn't an effect."""
+    joint = joint_leaders(study)
+    joint = joint[(joint["score"] != lead_score(study)) & joint["excess_low"].notna()]
+    quiet = []
+    for score, rows in joint.groupby("score", sort=False):
+        largest = rows[rows["size"] == rows["size"].max()]
+        if not (largest["excess_low"] > 0).any():
+            quiet.append(f"the {count_word(int(largest['size'].iloc[0]))} leading {heads_of(str(score))}")
+    if not quiet:
+        return []
+    return [f"Without {_listed(quiet, 'or')} the loss rises no more than without random heads of the same layers."]
 
 
 def _unmeasured(score: str) -> str:

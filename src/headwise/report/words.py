@@ -97,8 +97,8 @@ METHOD: dict[str, str] = {
         "they are corrected for the false discovery rate by the method of Benjamini and Hochberg, which gives q. "
         "A finding has a q at or below the level of this run, an interval above every null, and a value at least the "
         "margin of this run above chance: with many tokens even a hundredth is significant, and means nothing. Level "
-        "and margin stand under “Settings”. Each score is decided on one kind of sample; its value on the other is "
-        "there for comparison."
+        "and margin stand under “Settings”. p-values are counted, so q cannot fall below what the number of random "
+        "heads allows. Each score is decided on one kind of sample; its value on the other is there for comparison."
     ),
     "Importance": (
         "First-order estimate of how much the loss depends on a head: the mean over documents of |dL/dξ|, where ξ = 1 "

@@ -191,15 +191,17 @@ class Meter:
         self.progress.plan(self._effect_cost(by_key.values(), tasks) - self._expected)
         result = {}
         for name, task in tasks.items():
-            self.progress.stage(f"ablating heads, loss on {name}")
+            self.progress.stage(f"loss of the intact model on {name}")
             runner = TaskRunner(self.checkpoint, task, torch.from_numpy(means[name]))
             self.progress.advance(task.tokens)
             result[f"{name}-intact"] = self._loss(f"{name}-intact", runner)
             self.progress.advance(task.tokens)
-            for key, condition in by_key.items():
-                if condition.task == name:
-                    result[key] = self._loss(key, runner, condition.heads, condition.mode)
-                    self.progress.advance(self._cost(condition, tasks))
+            mine = {key: condition for key, condition in by_key.items() if condition.task == name}
+            if mine:
+                self.progress.stage(f"ablating {len(mine)} sets of heads, loss on {name}")
+            for key, condition in mine.items():
+                result[key] = self._loss(key, runner, condition.heads, condition.mode)
+                self.progress.advance(self._cost(condition, tasks))
         return result
 
     def _loss(self, key: str, runner: TaskRunner, heads: Heads = (), mode: str = "zero") -> np.ndarray:

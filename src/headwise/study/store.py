@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,8 @@ def check_free(folder: Path, overwrite: bool) -> None:
     Raises:
         UserError: the folder exists (and is not to be overwritten, or is no study), or its parent cannot be written.
     """
+    if folder.resolve() == Path.cwd():
+        raise UserError("--out: got the current folder, or nothing; name a new folder for the study")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: a file of that name exists; give another --out")
     if folder.exists() and not overwrite:
@@ -106,8 +108,13 @@ def check_free(folder: Path, overwrite: bool) -> None:
     parent = folder.absolute().parent
     while not parent.exists():
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"{folder}: cannot be written ({parent} is not a writable folder); give another --out")
+    try:
+        # Asking for permissions says nothing about file systems that take no folders; trying does.
+        tempfile.TemporaryDirectory(prefix=".headwise-", dir=parent).cleanup()
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be written ({parent}: {error.strerror or 'no writable folder'}); give another --out"
+        ) from None
 
 
 def _file_name(name: str) -> str:
