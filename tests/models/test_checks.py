@@ -140,7 +140,7 @@ def test_the_spread_is_four_times_the_distance_of_eager_from_sdpa(folders):
     states = []
     for name in ("eager", "sdpa", NAME):
         checkpoint.model.set_attn_implementation(name)
-        states.append(checkpoint.body(tokens).double())
+        states.append(checkpoint.forward(tokens).logits.double())
     assert torch.equal(checks._on_stock(checkpoint, checks._states, tokens), states[1])
     far = states[1] + torch.eye(states[1].shape[-1])[0]  # farther from eager than any rounding
     assert checks._stock_spread(checkpoint, tokens, far) == pytest.approx(4 * (far - states[0]).abs().max().item())

@@ -1,7 +1,6 @@
 """What is verified when a checkpoint is loaded: that the heads we read are the heads the model runs.
 
-Three short forward passes without the language head, as few as do. A check that fails raises, since every number after
-it would be wrong.
+Three short forward passes, as few as do. A check that fails raises, since every number after it would be wrong.
 
 Symbols: B batch, L query length, H query heads, Dv value head dim, E model width.
 """
@@ -110,8 +109,10 @@ def _probe_tokens(checkpoint: Checkpoint) -> Tensor:
 
 
 def _states(checkpoint: Checkpoint, tokens: Tensor, **options: Any) -> Tensor:
-    """The last hidden state ``[B, L, E]``: everything that attention has a part in."""
-    return checkpoint.body(tokens, **options).double()
+    """The logits ``[B, L, vocabulary]``, or the last hidden state ``[B, L, E]`` of a model without a language head."""
+    if checkpoint.objective is None:
+        return checkpoint.body(tokens, **options).double()
+    return checkpoint.forward(tokens, **options).logits.double()
 
 
 @contextmanager
