@@ -185,20 +185,22 @@ def _effects_table(result: Study) -> Any:
     """The loss without all leaders of a score, beside random heads, and whether the difference is sure."""
     from rich.table import Table
 
-    table = Table(title="Effects: loss in nats without the leading heads of a score", title_justify="left")
-    words = ("score", "task", "heads")
-    for name in (*words, "intact", "zeroed", "random zeroed", "by mean", "random by mean", "beyond random"):
-        table.add_column(name, justify="left" if name in words or name == "beyond random" else "right")
+    title = "Effects: loss in nats without the leading heads (without random ones of the same layers)"
+    table = Table(title=title, title_justify="left")
+    for name in ("score", "task", "intact", "zeroed", "by mean", "beyond"):
+        table.add_column(name, justify="left" if name in ("score", "task", "beyond") else "right")
     leaders = result.effects[result.effects["role"] == "leader"]
     for (score, task), rows in leaders.groupby(["score", "task"], sort=False):
         most = rows["heads"].map(len).max()
         rows = rows[rows["heads"].map(len) == most].groupby("mode").first()
-        cells = []
-        for mode in ("zero", "mean"):
-            row = rows.loc[mode]
-            control = row["baseline"] + row["control_delta"]
-            cells += [f"{row['loss']:.2f}", "–" if control != control else f"{control:.2f}"]
-        sure = [word for mode, word in (("zero", "zeroed"), ("mean", "by mean")) if rows.loc[mode, "excess_low"] > 0]
-        intact = rows.loc["zero", "baseline"]
-        table.add_row(str(score), str(task), str(most), f"{intact:.2f}", *cells, " and ".join(sure) or "no")
+        zero, mean = rows.loc["zero"], rows.loc["mean"]
+        sure = (zero["excess_low"] > 0, mean["excess_low"] > 0)
+        beyond = {(True, True): "both", (True, False): "zeroed", (False, True): "by mean"}.get(sure, "no")
+        cells = (f"{score} ({most})", str(task), f"{zero['baseline']:.2f}", _with_control(zero), _with_control(mean))
+        table.add_row(*cells, beyond)
     return table
+
+
+def _with_control(row: Any) -> str:
+    control = row["baseline"] + row["control_delta"]
+    return f"{row['loss']:.2f} ({'–' if control != control else f'{control:.2f}'})"
