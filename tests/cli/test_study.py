@@ -77,16 +77,7 @@ def test_without_json_it_says_in_words_that_nothing_was_found_and_where_the_page
 
 
 def test_findings_and_effects_are_told_in_tables(run, tmp_path, model, texts, monkeypatch):
-    from headwise.study import run as run_module
-
-    real = run_module.score_table
-
-    def everything_is_found(*arguments):
-        scores = real(*arguments)
-        scores["finding"] = scores["primary"]
-        return scores
-
-    monkeypatch.setattr(run_module, "score_table", everything_is_found)
+    tiny.everything_is_a_finding(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     done = run("study", model, "--documents", texts, "--out", tmp_path / "s", *FAST)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ import torch
 from headwise.errors import UserError
 from headwise.models import load
 from headwise.study import Settings, measure, read_documents, study
-from headwise.study import run as run_module
 from tests.study import tiny
 
 SETTINGS = Settings(
@@ -24,18 +23,6 @@ SETTINGS = Settings(
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     return read_documents(tiny.write_texts(tmp_path_factory.mktemp("texts") / "all"))
-
-
-def _everything_is_a_finding(monkeypatch):
-    """Lets a random model through to the effects, which only findings reach."""
-    real = run_module.score_table
-
-    def table(*arguments):
-        scores = real(*arguments)
-        scores["finding"] = scores["primary"]
-        return scores
-
-    monkeypatch.setattr(run_module, "score_table", table)
 
 
 def test_random_weights_yield_no_findings(tmp_path, texts):
@@ -50,7 +37,7 @@ def test_random_weights_yield_no_findings(tmp_path, texts):
 
 
 def test_the_folder_holds_what_the_readme_says(tmp_path, llama, texts, monkeypatch):
-    _everything_is_a_finding(monkeypatch)
+    tiny.everything_is_a_finding(monkeypatch)
     result = study(llama, texts, tmp_path / "study", settings=SETTINGS, documents_source="random words")
     assert sorted(file.name for file in result.folder.iterdir()) == [
         "arrays.safetensors", "documents.parquet", "effect_documents.parquet", "effects.parquet", "examples.json",
@@ -104,7 +91,7 @@ def test_the_same_seed_gives_the_same_study_and_another_seed_another(tmp_path, l
 
 
 def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path, llama, texts, monkeypatch):
-    _everything_is_a_finding(monkeypatch)
+    tiny.everything_is_a_finding(monkeypatch)
     whole = study(llama, texts, tmp_path / "whole", settings=SETTINGS)
     calls = {"count": 0}
     real = measure.TaskRunner.losses
@@ -136,7 +123,7 @@ def _keys(result):
 
 
 def test_an_encoder_is_read_in_both_directions_with_its_own_loss(tmp_path, bert, texts, monkeypatch):
-    _everything_is_a_finding(monkeypatch)
+    tiny.everything_is_a_finding(monkeypatch)
     result = study(bert, texts, tmp_path / "study", settings=SETTINGS)
     assert result.manifest["model"]["causal"] is False
     assert set(result.effects["task"]) == {"text", "repeated"}
@@ -154,7 +141,7 @@ def test_an_encoder_without_a_language_head_is_scored_and_says_so(tmp_path, bert
 
 
 def test_examples_hold_the_weights_of_the_query_they_name(tmp_path, llama, texts, monkeypatch):
-    _everything_is_a_finding(monkeypatch)
+    tiny.everything_is_a_finding(monkeypatch)
     folder = study(llama, texts, tmp_path / "study", settings=SETTINGS).folder
     examples = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
     assert {example["score"] for example in examples} >= {"previous", "first", "duplicate"}
@@ -166,7 +153,7 @@ def test_examples_hold_the_weights_of_the_query_they_name(tmp_path, llama, texts
 
 
 def test_progress_tells_all_work_before_it_starts_and_ends_at_the_total(tmp_path, llama, texts, monkeypatch):
-    _everything_is_a_finding(monkeypatch)
+    tiny.everything_is_a_finding(monkeypatch)
 
     class Ledger:
         planned = done = 0.0

@@ -8,6 +8,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from headwise.study import run
+
 WORDS = 211
 SYLLABLES = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "xu")
 
@@ -71,3 +73,15 @@ def write_texts(folder: Path, count: int = 29, length: int = 71, seed: int = 0) 
             chosen[place] = "."
         (folder / f"text{number:02}.txt").write_text(" ".join(chosen), encoding="utf-8")
     return folder
+
+
+def everything_is_a_finding(monkeypatch) -> None:
+    """Lets a random model through to the effects, which only findings reach."""
+    real = run.score_table
+
+    def table(*arguments):
+        scores = real(*arguments)
+        scores["finding"] = scores["primary"]
+        return scores
+
+    monkeypatch.setattr(run, "score_table", table)

@@ -37,7 +37,7 @@ def find_examples(
     """
     best: dict[tuple[str, int, int], dict[str, Any]] = {}
     wanted = {layer for heads in leaders.values() for layer, _ in heads}
-    for piece in pieces:
+    for piece in pieces if wanted else ():
         tokens = torch.tensor([piece.tokens[:length]])
         if tokens.shape[1] <= _FIRST_QUERY:
             continue

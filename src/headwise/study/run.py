@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import platform
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from headwise.errors import UserError
 from headwise.models import Checkpoint
 from headwise.study.documents import Piece, Text, cut_pieces
 from headwise.study.effects import plan_conditions
@@ -155,8 +158,6 @@ def _choose(
     wanted = settings.documents + settings.effect_documents
     pieces, notes = cut_pieces(texts, checkpoint.tokenizer, wanted, settings.length, settings.seed)
     if len(pieces) < 2:
-        from headwise.errors import UserError
-
         raise UserError(
             f"documents: only one piece of text (about {len(pieces[0].tokens)} tokens); intervals need at least two, "
             f"so give more text, or a smaller --length than {settings.length}"
@@ -182,8 +183,6 @@ def _request(
     checkpoint: Checkpoint, pieces: Sequence[Piece], effect_pieces: Sequence[Piece], settings: Settings
 ) -> dict[str, Any]:
     """All that decides the numbers; a half-finished study is continued only for the same."""
-    import hashlib
-
     text = json.dumps([piece.tokens for piece in (*pieces, *effect_pieces)])
     return {
         "headwise": metadata.version("headwise"),
@@ -203,8 +202,6 @@ def _manifest(
     losses: dict[str, np.ndarray],
     started: float,
 ) -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {
         "headwise": metadata.version("headwise"),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -279,8 +276,6 @@ def _write(
     examples: list[dict[str, Any]],
     manifest: dict[str, Any],
 ) -> None:
-    import io
-
     from safetensors.numpy import save
 
     for name, table in tables.items():
