@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headwise.attention import attention, attention_weights, attention_with_lse, problem
+from headwise.attention import attention, attention_weights, attention_with_lse, blocks
 from headwise.attention.reference import reference_attention, reference_visible
 from tests.attention.cases import HEADS, Case, cases, make_case
 from tests.helpers.compare import EXACT, assert_same, assert_same_function
 
-BLOCK_BYTES = st.sampled_from([1, 600, problem.DEFAULT_BLOCK_BYTES])  # one row, a few rows, everything
+BLOCK_BYTES = st.sampled_from([1, 600, blocks.DEFAULT_BLOCK_BYTES])  # one row, a few rows, everything
+DEFAULT = blocks.DEFAULT_BLOCK_BYTES
 # Scores grow with the width and cancel against the maximum; float64 leaves this much.
 CLOSE = 10 * EXACT
 
@@ -36,13 +37,13 @@ def test_math_equals_oracle_forward_and_backward(case: Case, block_bytes: int) -
     def expected(**inputs: Tensor) -> tuple[Tensor, Tensor]:
         return reference_attention(**inputs, **case.fixed())[:2]
 
-    with patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes):
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
         assert_same_function(actual, expected, case.inputs(), atol=CLOSE)
 
 
 @settings(max_examples=50)
-@given(case=cases().map(fit_for_sdpa), block_bytes=BLOCK_BYTES)
-def test_sdpa_equals_oracle_forward_and_backward(case: Case, block_bytes: int) -> None:
+@given(case=cases().map(fit_for_sdpa))
+def test_sdpa_equals_oracle_forward_and_backward(case: Case) -> None:
     def actual(**inputs: Tensor) -> tuple[Tensor]:
         return (attention(**inputs, **case.options, backend="sdpa"),)
 
@@ -50,8 +51,16 @@ def test_sdpa_equals_oracle_forward_and_backward(case: Case, block_bytes: int) -
         return (reference_attention(**inputs, **case.options).output,)
 
     inputs = {"query": case.query, "key": case.key, "value": case.value}
-    with patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes):
-        assert_same_function(actual, expected, inputs, atol=CLOSE)
+    assert_same_function(actual, expected, inputs, atol=CLOSE)
+
+
+@settings(max_examples=50)
+@given(case=cases().map(fit_for_sdpa), block_bytes=BLOCK_BYTES)
+def test_sdpa_equals_oracle_in_blocks(case: Case, block_bytes: int) -> None:
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
+        actual = attention(case.query, case.key, case.value, **case.options, backend="sdpa")
+    expected = reference_attention(case.query, case.key, case.value, **case.options).output
+    assert_same(actual, expected, atol=CLOSE)
 
 
 @settings(max_examples=40)
@@ -66,7 +75,7 @@ def test_weights_equal_oracle(case: Case, block_bytes: int) -> None:
     def expected(**inputs: Tensor) -> tuple[Tensor]:
         return (reference_attention(**inputs, value=value, **case.fixed()).weights,)
 
-    with patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes):
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
         assert_same_function(actual, expected, inputs, atol=CLOSE)
 
 
@@ -74,9 +83,11 @@ def test_weights_equal_oracle(case: Case, block_bytes: int) -> None:
 @given(case=cases(), poison=st.sampled_from([torch.nan, torch.inf, 1e30]), block_bytes=BLOCK_BYTES)
 def test_unread_memory_changes_nothing(case: Case, poison: float, block_bytes: int) -> None:
     read = reference_visible(case.query, case.key, **case.options)
-    with patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes):
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
         for backend, fit in (("math", case), ("sdpa", fit_for_sdpa(case))):
-            clean, poisoned = (results(some, backend) for some in (fit, fit.poisoned(read, poison)))
+            # sdpa gives no gradients in blocks
+            backward = backend == "math" or block_bytes == DEFAULT
+            clean, poisoned = (results(some, backend, backward) for some in (fit, fit.poisoned(read, poison)))
             for name in clean:
                 assert_same(poisoned[name], clean[name], atol=0.0, what=f"{backend}: {name}")
         weights = attention_weights(case.query, case.key, **case.options)
@@ -84,8 +95,10 @@ def test_unread_memory_changes_nothing(case: Case, poison: float, block_bytes: i
         assert_same(attention_weights(case.query, poisoned_key, **case.options), weights, atol=0.0, what="weights")
 
 
-def results(case: Case, backend: str) -> dict[str, Tensor]:
-    """Output and gradients."""
+def results(case: Case, backend: str, backward: bool) -> dict[str, Tensor]:
+    """Output, and gradients on request."""
+    if not backward:
+        return {"output": attention(**case.inputs(), **case.fixed(), backend=backend)}
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in case.inputs().items()}
     if backend == "sdpa":
         leaves = {name: leaf if name in ("query", "key", "value") else leaf.detach() for name, leaf in leaves.items()}

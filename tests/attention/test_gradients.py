@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.attention import attention, attention_weights, attention_with_lse, problem
+from headwise.attention import attention, attention_weights, attention_with_lse, blocks
 from tests.attention.cases import make_case
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ def test_gradcheck_of_every_floating_input(name: str, block_bytes: int) -> None:
         sinks=torch.randn(4, dtype=torch.float64),
         alibi_slopes=torch.rand(4, dtype=torch.float64),
     )
-    with patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes):
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
         assert torch.autograd.gradcheck(finite_outputs(leaves, options), tuple(leaves.values()))
 
 
@@ -78,24 +78,22 @@ def test_gradcheck_of_sdpa_and_weights() -> None:
     assert torch.autograd.gradcheck(weights, (leaves["query"], leaves["key"]))
 
 
-def test_blocks_are_computed_again_instead_of_kept() -> None:
-    case = make_case(1, 4, 2, 64, 64, 2)
+@pytest.mark.parametrize("block_bytes", [1, blocks.DEFAULT_BLOCK_BYTES])
+def test_nothing_as_large_as_the_map_is_kept(block_bytes: int) -> None:
+    """What the backward pass needs grows with the lengths alone, however the call is cut into blocks."""
+    case = make_case(1, 4, 2, 67, 67, 2)
     query, key, value = (tensor.requires_grad_() for tensor in (case.query, case.key, case.value))
+    kept: dict[int, int] = {}
 
-    def kept_bytes(block_bytes: int) -> int:
-        kept: dict[int, int] = {}
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
 
-        def pack(tensor: Tensor) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with (
-            patch.object(problem, "DEFAULT_BLOCK_BYTES", block_bytes),
-            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-        ):
-            attention(query, key, value, backend="math")
-        return sum(kept.values())
-
-    map_bytes = 4 * 64 * 64 * 8
-    assert kept_bytes(2 * map_bytes) > map_bytes
-    assert kept_bytes(map_bytes // 16) < map_bytes // 4
+    with (
+        patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
+        output = attention(query, key, value, causal=True, softcap=3.0, window=(13, 0), backend="math")
+    lse_bytes = 4 * 67 * 8
+    assert 0 < sum(kept.values()) <= query.nbytes + key.nbytes + value.nbytes + lse_bytes + output.nbytes
+    assert output.nbytes < 4 * 67 * 67 * 8 / 10

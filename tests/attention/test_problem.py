@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from headwise.attention.problem import DEFAULT_BLOCK_BYTES, Problem, fold_heads
+from headwise.attention.blocks import DEFAULT_BLOCK_BYTES, fold_heads
+from headwise.attention.problem import Problem
 from headwise.attention.reference import reference_attention, reference_visible
 from tests.attention.cases import Case, cases, make_case
 from tests.helpers.compare import assert_same

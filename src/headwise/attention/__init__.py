@@ -5,6 +5,7 @@ is True where a query may attend; without an offset the last query stands at the
 """
 
 from headwise.attention.functional import AttentionOutput, attention, attention_weights, attention_with_lse
+from headwise.attention.merge import merge
 from headwise.attention.statistics import HeadStatistics, head_statistics
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "attention_weights",
     "attention_with_lse",
     "head_statistics",
+    "merge",
 ]

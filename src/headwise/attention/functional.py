@@ -7,13 +7,16 @@ value head dim. Query head ``h`` reads KV head ``h // (H / G)``; K and V are nev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.attention.backends import BACKENDS, choose_backend
 from headwise.attention.masks import WindowArgument
+from headwise.attention.packing import PackingArgument
 from headwise.attention.problem import Problem
 from headwise.attention.softmax import softmax_with_sink
 
@@ -44,6 +47,7 @@ def attention(
     window: WindowArgument = None,
     offset: int | Tensor | None = None,
     key_lengths: Tensor | Sequence[int] | None = None,
+    cu_seqlens: PackingArgument = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -69,6 +73,11 @@ def attention(
         offset: absolute position of the first query, an integer or a LongTensor ``[B]``. Default: the last query
             stands at the last key, that is ``S - L``, or ``key_lengths - L`` per sequence.
         key_lengths: how many leading keys each sequence holds, ``[B]``; later ones are never read.
+        cu_seqlens: documents packed side by side without padding, in a batch of 1: the running total of their lengths,
+            ``[N + 1]`` from 0 to ``L``, or a pair of these for queries and keys. None of them sees another; causal
+            order, windows and distances are those within the document, whose last query stands at its last key. In
+            eager mode every document is a call of its own (no pair of two documents is computed); reading the bounds
+            waits for a device that isn't the CPU. Not together with ``offset`` or ``key_lengths``.
         scale: factor of the scores, default ``1 / sqrt(D)``.
         softcap: bound of the scaled scores, ``softcap * tanh(score / softcap)``.
         sinks: logits ``[H]`` that join the softmax denominator and have no value.
@@ -95,6 +104,7 @@ def attention(
         window=window,
         offset=offset,
         key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens,
         scale=scale,
         softcap=softcap,
         sinks=sinks,
@@ -114,6 +124,7 @@ def attention_with_lse(
     window: WindowArgument = None,
     offset: int | Tensor | None = None,
     key_lengths: Tensor | Sequence[int] | None = None,
+    cu_seqlens: PackingArgument = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -139,6 +150,7 @@ def attention_with_lse(
         window=window,
         offset=offset,
         key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens,
         scale=scale,
         softcap=softcap,
         sinks=sinks,
@@ -159,6 +171,7 @@ def attention_weights(
     window: WindowArgument = None,
     offset: int | Tensor | None = None,
     key_lengths: Tensor | Sequence[int] | None = None,
+    cu_seqlens: PackingArgument = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -182,24 +195,46 @@ def attention_weights(
         window=window,
         offset=offset,
         key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens,
         scale=scale,
         softcap=softcap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
     )
     with torch.autocast(query.device.type, enabled=False):
-        return torch.cat([_weights(problem, start, stop) for start, stop in list(problem.blocks()) or [(0, 0)]], 2)
+        return _weights(problem)
 
 
 def _run(problem: Problem, backend: str | None, need_lse: bool) -> tuple[Tensor, Tensor | None]:
     if problem.value is None:
         raise TypeError("value: expected a torch.Tensor, got NoneType; for weights alone call attention_weights")
+    if problem.packing is None or torch.compiler.is_compiling():
+        return _compute(problem, backend, need_lse)
+    outputs, lses = zip(*(_compute(part, backend, need_lse) for part in problem.documents()), strict=True)
+    return torch.cat(outputs, 2), torch.cat(lses, 2) if need_lse else None
+
+
+def _compute(problem: Problem, backend: str | None, need_lse: bool) -> tuple[Tensor, Tensor | None]:
     chosen = choose_backend(BACKENDS, backend, problem, need_lse)
+    device = problem.query.device.type
+    if not torch.is_autocast_enabled(device):
+        return chosen.compute(problem, need_lse)
     # Under autocast the products would be accumulated in half precision, against what the docstring promises.
-    with torch.autocast(problem.query.device.type, enabled=False):
+    with torch.autocast(device, enabled=False):
         return chosen.compute(problem, need_lse)
 
 
-def _weights(problem: Problem, start: int, stop: int) -> Tensor:
+def _weights(problem: Problem) -> Tensor:
+    """All rows, ``[B, H, L, S]``; of packed documents those of each lie on its own keys."""
+    _, bounds = problem.document_bounds()
+    rows = [
+        pad(_rows(part, start, stop), (low, problem.key_length - high))
+        for part, (low, high) in zip(problem.documents(), pairwise(bounds), strict=True)
+        for start, stop in list(part.blocks()) or [(0, 0)]
+    ]
+    return torch.cat(rows, 2)
+
+
+def _rows(problem: Problem, start: int, stop: int) -> Tensor:
     softmax = softmax_with_sink(problem.scores(start, stop), problem.sinks)
     return (softmax.exponentials / softmax.total).to(problem.query.dtype)

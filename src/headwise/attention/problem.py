@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from . import masks, validation
+from . import blocks, masks, validation
+from .blocks import Workspace, cut, fold_heads
 from .masks import Reach, WindowArgument
-
-DEFAULT_BLOCK_BYTES = 32 * 2**20
+from .packing import Bounds, Packing, PackingArgument, check_packing, read_bounds, split_documents
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class Problem:
         softcap: bound of the scaled scores, or None.
         sinks: ``[H]`` or None; a logit in the softmax denominator only.
         alibi_slopes: ``[1 or B, H, 1, 1]`` or None; ``-slope * |query position - key position|`` joins the bias.
+        packing: where documents start and end among queries and keys, or None. What is said about positions below
+            holds within a document: :meth:`documents` first.
     """
 
     query: Tensor
@@ -45,6 +47,7 @@ class Problem:
     softcap: float | None
     sinks: Tensor | None
     alibi_slopes: Tensor | None
+    packing: Packing | None = None
     # Derived tensors, made once. Not functools.cached_property: torch.compile can't trace its lock.
     _kept: dict[str, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
@@ -61,6 +64,7 @@ class Problem:
         window: WindowArgument = None,
         offset: int | Tensor | None = None,
         key_lengths: Tensor | Sequence[int] | None = None,
+        cu_seqlens: PackingArgument = None,
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
@@ -78,6 +82,9 @@ class Problem:
         validation.check_tensors(query, key, value)
         (batch, heads, queries, head_dim), keys, device = query.shape, key.shape[2], query.device
         shape = (batch, heads, queries, keys)
+        if cu_seqlens is not None and (offset is not None or key_lengths is not None):
+            name = "key_lengths" if offset is None else "offset"
+            raise ValueError(f"{name}: expected none with cu_seqlens, whose documents end with their last keys")
         lengths = validation.check_key_lengths(key_lengths, batch, keys, device)
         return cls(
             query=query,
@@ -94,6 +101,7 @@ class Problem:
             softcap=validation.check_softcap(softcap),
             sinks=validation.check_sinks(sinks, heads, device),
             alibi_slopes=validation.check_slopes(alibi_slopes, heads, batch, device),
+            packing=check_packing(cu_seqlens, shape),
         )
 
     @property
@@ -138,7 +146,7 @@ class Problem:
         A block holds one row at least.
         """
         row_bytes = self.batch_size * self.num_heads * self.key_length * self.compute_dtype.itemsize
-        return block_ranges(self.query_length, row_bytes, max_bytes)
+        return blocks.block_ranges(self.query_length, row_bytes, max_bytes)
 
     def key_range(self, start: int, stop: int) -> tuple[int, int]:
         """A range of keys that holds all that queries ``start`` to ``stop`` may see; ``(0, 0)`` where it is empty."""
@@ -147,7 +155,8 @@ class Problem:
     def hides(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> bool:
         """Whether a key of the block may be invisible to a query of it; False only where that is certain."""
         low, high = keys or (0, self.key_length)
-        return self.mask is not None or self.reach.hides(start, stop, low, high)
+        packed = self.packing is not None
+        return packed or self.mask is not None or self.reach.hides(start, stop, low, high)
 
     def visible(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor:
         """Which keys queries ``start`` to ``stop`` may attend, ``[B or 1, H or 1, stop - start, S]``.
@@ -164,26 +173,34 @@ class Problem:
 
     def seeing(self) -> Tensor:
         """Which queries see at least one key, ``[B or 1, H or 1, L]``; needs no block unless a mask is given."""
+        if self.packing is not None:
+            return torch.cat([document.seeing() for document in self.documents()], -1)
         if self.mask is None:
             return self.reach.seeing(self.positions(0, self.query_length), self.key_length)
         seeing = [self.visible(start, stop).any(-1) for start, stop in self.blocks()]
         return torch.cat(seeing, -1) if seeing else self.visible(0, 0).any(-1)
 
-    def scores(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor:
+    def scores(
+        self, start: int, stop: int, keys: tuple[int, int] | None = None, workspace: Workspace | None = None
+    ) -> Tensor:
         """Scaled, soft-capped and biased scores ``[B, H, stop - start, S]``; ``-inf`` where a key is not visible.
 
-        Accumulates in :attr:`compute_dtype`. ``keys`` narrows the last axis to a range of keys.
+        Accumulates in :attr:`compute_dtype`. ``keys`` narrows the last axis to a range of keys. With a ``workspace``
+        they are made in its memory, which allows no gradient.
         """
         low, high = keys or (0, self.key_length)
         visible = self.visible(start, stop, (low, high)) if self.hides(start, stop, keys) else None
         with torch.autocast(self.query.device.type, enabled=False):
-            scores = self._products(start, stop, low, high, visible)
-            if self.softcap is not None:
-                scores = torch.tanh(scores / self.softcap) * self.softcap
+            scores = self.products(self.clean_query(start, stop, visible), low, high, workspace)
             additive = self.additive(start, stop, (low, high))
+        if workspace is None:
+            scores = scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
             scores = scores if additive is None else scores + additive
-        # Selecting, not adding -inf: NaN in a hidden score must not survive.
-        return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
+            # Selecting, not adding -inf: NaN in a hidden score must not survive.
+            return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
+        scores = scores if self.softcap is None else scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        scores = scores if additive is None else scores.add_(additive)
+        return scores if visible is None else scores.masked_fill_(~visible, -torch.inf)
 
     def additive(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor | None:
         """Bias and ALiBi of a block in :attr:`compute_dtype`, ``[B or 1, H or 1, rows or 1, S or 1]``, or None."""
@@ -204,11 +221,20 @@ class Problem:
         query = self.query[:, :, start:stop].to(self.compute_dtype)
         return query if visible is None else query.masked_fill(~visible.any(-1, keepdim=True), 0.0)
 
-    def _products(self, start: int, stop: int, low: int, high: int, visible: Tensor | None) -> Tensor:
-        query = self.clean_query(start, stop, visible) * self.scale
-        folded = fold_heads(query, self.num_kv_heads)  # [B, G, R * rows, D]
-        products = folded @ self.clean_key[:, :, low:high].transpose(-2, -1)  # [B, G, R * rows, keys]
-        return products.view(self.batch_size, self.num_heads, stop - start, high - low)
+    def products(self, query: Tensor, low: int, high: int, workspace: Workspace | None = None) -> Tensor:
+        """Scaled products ``[B, H, rows, high - low]`` of clean queries ``[B, H, rows, D]`` with some keys."""
+        folded = fold_heads(query * self.scale, self.num_kv_heads)  # [B, G, R * rows, D]
+        key = self.clean_key[:, :, low:high].transpose(-2, -1)  # [B, G, D, keys]
+        shape = (*folded.shape[:3], high - low)
+        out = None if workspace is None else workspace.take("scores", shape)
+        products = torch.matmul(folded, key) if out is None else torch.matmul(folded, key, out=out)
+        return products.view(self.batch_size, self.num_heads, query.shape[2], high - low)
+
+    def workspace(self, max_bytes: int | None = None) -> Workspace:
+        """Memory for the largest of :meth:`blocks`."""
+        rows = max((stop - start for start, stop in self.blocks(max_bytes)), default=0)
+        elements = self.batch_size * self.num_heads * rows * self.key_length
+        return Workspace(elements, self.compute_dtype, self.query.device)
 
     @property
     def clean_key(self) -> Tensor:
@@ -240,7 +266,7 @@ class Problem:
         return self._kept["unread"]
 
     def _find_unread(self) -> Tensor | None:
-        if not self.hides(0, self.query_length):
+        if self.query_length == 0 or not self.hides(0, self.query_length):
             return None
         read = self._read_by_head()  # [B or 1, H or 1, S]
         if read.shape[1] > 1:
@@ -259,6 +285,18 @@ class Problem:
         assert read_once is not None  # something hides keys, so one of the two is there
         return read_once[:, :, 0].expand(-1, -1, self.key_length)
 
+    def documents(self) -> list[Problem]:
+        """One problem per packed document, in order; the problem itself where nothing is packed."""
+        if self.packing is None:
+            return [self]
+        return split_documents(self)
+
+    def document_bounds(self) -> tuple[Bounds, Bounds]:
+        """Where documents start and end among queries and among keys; one document where nothing is packed."""
+        if self.packing is None:
+            return (0, self.query_length), (0, self.key_length)
+        return read_bounds(self.packing, self.query_length, self.key_length)
+
     def narrowed(self) -> Problem:
         """The same problem without the keys outside :meth:`key_range` of all queries: outputs don't change."""
         queries = self.query_length
@@ -273,22 +311,3 @@ class Problem:
             bias=None if self.bias is None else cut(self.bias, 0, queries, low, high),
             reach=self.reach.shifted(low, high),
         )
-
-
-def block_ranges(length: int, row_bytes: int, max_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-    """Ranges of at most ``max_bytes // row_bytes`` rows, one at least, that cover ``length`` rows."""
-    rows = max(1, (DEFAULT_BLOCK_BYTES if max_bytes is None else max_bytes) // max(1, row_bytes))
-    for start in range(0, length, rows):
-        yield start, min(start + rows, length)
-
-
-def cut(tensor: Tensor, start: int, stop: int, low: int, high: int) -> Tensor:
-    """Rows and columns of a tensor whose last two axes may each be 1 for all."""
-    rows = tensor if tensor.shape[2] == 1 else tensor[:, :, start:stop]
-    return rows if tensor.shape[3] == 1 else rows[..., low:high]
-
-
-def fold_heads(tensor: Tensor, groups: int) -> Tensor:
-    """``[B, H, rows, D]`` to ``[B, G, R * rows, D]``: the heads that share a KV head become rows of one product."""
-    batch, heads, rows, width = tensor.shape
-    return tensor.reshape(batch, groups, heads // groups * rows, width)

@@ -20,7 +20,7 @@ from torch import Tensor
 __all__ = ["ReferenceOutput", "reference_attention", "reference_visible"]
 
 
-_OPTIONS = "mask bias causal window offset key_lengths scale softcap sinks alibi_slopes".split()
+_OPTIONS = "mask bias causal window offset key_lengths cu_seqlens scale softcap sinks alibi_slopes".split()
 
 
 class ReferenceOutput(NamedTuple):
@@ -57,8 +57,8 @@ def reference_attention(query: Tensor, key: Tensor, value: Tensor, **options: An
         query: ``[B, H, L, D]``.
         key: ``[B, G, S, D]``.
         value: ``[B, G, S, Dv]``.
-        **options: ``mask``, ``bias``, ``causal``, ``window``, ``offset``, ``key_lengths``, ``scale``, ``softcap``,
-            ``sinks``, ``alibi_slopes``.
+        **options: ``mask``, ``bias``, ``causal``, ``window``, ``offset``, ``key_lengths``, ``cu_seqlens``, ``scale``,
+            ``softcap``, ``sinks``, ``alibi_slopes``.
 
     Raises:
         TypeError: an option has another name.
@@ -124,6 +124,8 @@ def _may_read(call: _Call, b: int, h: int, i: int, j: int) -> bool:
         return False
     if mask is not None and not bool(_at(mask, b, h, i, j)):
         return False
+    if _document(call, 0, i) != _document(call, 1, j):
+        return False
     behind = _position(call, b, i) - j  # how far the key lies behind the query
     if call.option("causal") and behind < 0:
         return False
@@ -131,7 +133,22 @@ def _may_read(call: _Call, b: int, h: int, i: int, j: int) -> bool:
     return (left is None or behind <= left) and (right is None or -behind <= right)
 
 
+def _document(call: _Call, side: int, index: int) -> int:
+    """In which packed document a query (side 0) or a key (side 1) lies."""
+    return sum(int(stop) <= index for stop in _bounds(call, side)[1:])
+
+
+def _bounds(call: _Call, side: int) -> Sequence[int]:
+    given = call.option("cu_seqlens")
+    if given is None:
+        return [0, (call.query, call.key)[side].shape[2]]
+    return [int(bound) for bound in (given[side] if isinstance(given, tuple) else given)]
+
+
 def _position(call: _Call, b: int, i: int) -> int:
+    if call.option("cu_seqlens") is not None:
+        document = _document(call, 0, i)
+        return i + _bounds(call, 1)[document + 1] - _bounds(call, 0)[document + 1]
     offset, lengths = call.option("offset"), call.option("key_lengths")
     if offset is None:
         held = call.key.shape[2] if lengths is None else int(lengths[b])

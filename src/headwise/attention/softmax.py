@@ -26,15 +26,18 @@ class Softmax(NamedTuple):
     lse: Tensor
 
 
-def softmax_with_sink(scores: Tensor, sinks: Tensor | None) -> Softmax:
-    """Softmax over the last axis of ``scores`` ``[B, H, rows, S]`` with optional sink logits ``[H]``."""
+def softmax_with_sink(scores: Tensor, sinks: Tensor | None, *, in_place: bool = False) -> Softmax:
+    """Softmax over the last axis of ``scores`` ``[B, H, rows, S]`` with optional sink logits ``[H]``.
+
+    ``in_place`` lets the exponentials take the place of the scores, which allows no gradient.
+    """
     largest = _largest(scores)
     empty = largest == -torch.inf
     sink = None if sinks is None else sinks.to(scores.dtype)[:, None, None]  # [H, 1, 1]
     if sink is not None:
         largest = torch.maximum(largest, sink.detach())
     largest = largest.masked_fill(largest == -torch.inf, 0.0)
-    exponentials = (scores - largest).exp()
+    exponentials = scores.sub_(largest).exp_() if in_place else (scores - largest).exp()
     total = exponentials.sum(-1, keepdim=True)
     if sink is not None:
         total = total + (sink - largest).exp()

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from headwise.attention.blocks import Workspace
 from headwise.attention.problem import Problem
-from headwise.attention.softmax import softmax_with_sink
+from headwise.attention.softmax import Softmax, softmax_with_sink
 
 __all__ = ["HeadStatistics", "Relation", "head_statistics"]
 
@@ -128,8 +129,9 @@ def head_statistics(
         key: ``[B, G, S, D]`` with H divisible by G; query head h reads KV head h // R.
         relations: what to measure; each has a name of its own.
         max_block_bytes: how many bytes one block of scores may take (default about 32 MiB).
-        **visibility: ``mask``, ``bias``, ``causal``, ``window``, ``offset``, ``key_lengths``, ``scale``, ``softcap``,
-            ``sinks`` and ``alibi_slopes``, as in :func:`headwise.attention.attention`.
+        **visibility: ``mask``, ``bias``, ``causal``, ``window``, ``offset``, ``key_lengths``, ``cu_seqlens``,
+            ``scale``, ``softcap``, ``sinks`` and ``alibi_slopes``, as in :func:`headwise.attention.attention`. With
+            packed documents a relation's positions are indices into all keys, and its tokens are the packed ones.
 
     Returns:
         HeadStatistics, see there for shapes and units.
@@ -142,24 +144,43 @@ def head_statistics(
         raise ValueError(f"head_statistics: relations need names of their own, got {', '.join(names)}")
     with torch.no_grad():
         problem = Problem.of(query, key, **visibility)
-        blocks = list(problem.blocks(max_block_bytes)) or [(0, 0)]
-        parts = [_block(problem, relations, start, stop) for start, stop in blocks]
+        parts = []
+        for document, first_key in zip(problem.documents(), problem.document_bounds()[1], strict=False):
+            workspace = document.workspace(max_block_bytes)
+            for rows in list(document.blocks(max_block_bytes)) or [(0, 0)]:
+                softmax = _softmax(document, rows, workspace)
+                parts.append(_block(document, softmax, relations, rows, first_key, problem.key_length))
         return _joined(names, parts, problem)
 
 
-def _block(problem: Problem, relations: Sequence[Relation], start: int, stop: int) -> dict[str, Tensor]:
-    softmax = softmax_with_sink(problem.scores(start, stop), problem.sinks)
-    weights = softmax.exponentials.div_(softmax.total)  # [B, H, rows, S]
-    visible = problem.visible(start, stop)  # [B or 1, H or 1, rows, S]
-    positions = problem.positions(start, stop)  # [B or 1, rows]
+def _softmax(problem: Problem, rows: tuple[int, int], workspace: Workspace) -> Softmax:
+    scores = problem.scores(*rows, problem.key_range(*rows), workspace)
+    return softmax_with_sink(scores, problem.sinks, in_place=True)
+
+
+def _block(
+    problem: Problem,
+    softmax: Softmax,
+    relations: Sequence[Relation],
+    rows: tuple[int, int],
+    first_key: int,
+    key_length: int,
+) -> dict[str, Tensor]:
+    """Some queries of a document whose keys start at ``first_key`` of all ``key_length``."""
+    low, high = keys = problem.key_range(*rows)
+    weights = softmax.exponentials.div_(softmax.total)  # [B, H, rows, keys]
+    visible = problem.visible(*rows, keys)  # [B or 1, H or 1, rows, keys]
+    positions = problem.positions(*rows)  # [B or 1, rows]
     part = {
         "lse": softmax.lse,
         "seeing": visible.any(-1),
         "entropy": torch.special.entr(weights).sum(-1),
         "largest": weights.amax(-1) if weights.shape[-1] else softmax.lse.new_zeros(softmax.lse.shape),
-        "distance": _mean_distance(weights, positions),
+        "distance": _mean_distance(weights, positions - low),
     }
-    part.update(_masses(weights, visible, relations, positions))
+    reached = slice(first_key + low, first_key + high)
+    sets = [relation.keys(positions + first_key, key_length)[..., reached] for relation in relations]
+    part.update(_masses(weights, visible, sets))
     return part
 
 
@@ -169,14 +190,17 @@ def _mean_distance(weights: Tensor, positions: Tensor) -> Tensor:
     return (weights * distance).sum(-1)
 
 
-def _masses(weights: Tensor, visible: Tensor, relations: Sequence[Relation], positions: Tensor) -> dict[str, Tensor]:
-    """Over all relations the mass, its value under uniform attention, and whether the row says anything."""
-    if not relations:
+def _masses(weights: Tensor, visible: Tensor, sets: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Over all relations the mass, its value under uniform attention, and whether the row says anything.
+
+    ``sets`` are the keys of each relation, ``[B or 1, rows, keys]``.
+    """
+    if not sets:
         empty = weights.new_zeros((0, *weights.shape[:-1]))
         return {"mass": empty, "uniform": empty, "informative": empty.bool()}
-    sets = torch.broadcast_tensors(*(relation.keys(positions, weights.shape[-1]) for relation in relations))
     # One matrix product reads the weights once for all relations: several times as fast as a masked sum for each.
-    keys = torch.stack(sets, dim=2).to(weights.dtype).transpose(-2, -1)  # [B or 1, rows, S, N]
+    stacked = torch.stack(torch.broadcast_tensors(*sets), dim=2)  # [B or 1, rows, N, keys]
+    keys = stacked.to(weights.dtype).transpose(-2, -1)
     mass = weights.transpose(1, 2) @ keys  # [B, rows, H, N]
     hits = visible.transpose(1, 2).to(weights.dtype) @ keys  # [B or 1, rows, H or 1, N]
     seen = visible.sum(-1).transpose(1, 2)[..., None]  # [B or 1, rows, H or 1, 1]

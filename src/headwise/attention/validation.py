@@ -185,7 +185,7 @@ def settle_offset(
     batch, _, queries, keys = shape
     if offset is None:
         return keys - queries if lengths is None else lengths - queries
-    if isinstance(offset, int) and not isinstance(offset, bool):
+    if isinstance(offset, (int, torch.SymInt)) and not isinstance(offset, bool):
         return offset
     if not isinstance(offset, Tensor):
         raise TypeError(f"offset: expected an integer, a LongTensor [{batch}] or None, got {type(offset).__name__}")

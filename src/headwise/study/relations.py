@@ -8,6 +8,7 @@ not a new code path: give it a ``name`` and a ``keys`` method, and every null, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -44,11 +45,14 @@ class Match:
     Args:
         shift: how far before the key the copy stands.
         tokens: ``[B, S]`` ids of the tokens at the keys' positions.
+        cu_seqlens: where packed documents start and end, as in :func:`headwise.attention.attention`: a token of one
+            document isn't what stands before the first of the next.
     """
 
     shift: int
     tokens: Tensor = field(repr=False)
     name: str = ""
+    cu_seqlens: Tensor | Sequence[int] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or f"match {self.shift}")
@@ -69,10 +73,18 @@ class Match:
             )
         tokens = self.tokens.to(queries.device)
         own, known = _at_queries(tokens, queries)  # [B, rows]
-        sources = torch.arange(key_length, device=queries.device) - self.shift  # where the copy would stand
+        places = torch.arange(key_length, device=queries.device)
+        sources = places - self.shift  # where the copy would stand
         before = tokens[:, sources.clamp(min=0)]  # [B, S]
         equal = (own[..., None] == before[:, None]) & known[..., None]
-        return equal & (sources >= 0) & (sources != queries[..., None])
+        return equal & (sources >= self._starts(places)) & (sources != queries[..., None])
+
+    def _starts(self, places: Tensor) -> Tensor | int:
+        """Where the document of each place starts."""
+        if self.cu_seqlens is None:
+            return 0
+        bounds = torch.as_tensor(self.cu_seqlens, device=places.device)
+        return bounds[torch.searchsorted(bounds, places, right=True) - 1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.attention.backends.table import Backend
-from headwise.attention.problem import Problem, block_ranges, fold_heads
+from headwise.attention.blocks import block_ranges, fold_heads
+from headwise.attention.problem import Problem
 
 # Up to here the rows of a mask are copied for each head of a group, so that one product serves the group. Measured on
 # a CPU: at 1 to 4 queries folding is 1.2 to 12 times as fast as the kernel's own grouping, at 32 queries equal.
@@ -37,7 +38,17 @@ def _refusal(problem: Problem, need_lse: bool) -> str | None:
     half_on_cpu = problem.query.dtype != problem.compute_dtype and problem.query.device.type == "cpu"
     if half_on_cpu and _want_gradient(problem.query, problem.key, problem.value):
         return f"its gradients in {problem.query.dtype} are not accumulated in float32"
+    if problem.packing is not None:
+        return "it takes packed documents one by one"
+    if any(isinstance(length, torch.SymInt) for length in (*problem.query.shape, *problem.key.shape)):
+        return "how it cuts a call depends on its lengths, which an exported graph leaves open"
+    if _want_gradient(problem.query, problem.key, problem.value) and _keeps_masks(problem):
+        return "its gradients would keep a mask of all pairs of queries and keys"
     return None
+
+
+def _keeps_masks(problem: Problem) -> bool:
+    return not _plainly_causal(problem) and len(_ranges(problem)) > 1
 
 
 def _want_gradient(*tensors: Tensor | None) -> bool:
