@@ -81,8 +81,9 @@ format: $(STAMP) ## put imports in order and format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: $(STAMP) ## time attention against PyTorch's own, into benchmarks/results/
+bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, into benchmarks/results/
 	$(RUN) benchmarks/attention.py
+	$(RUN) benchmarks/memory.py
 
 clean: ## remove what builds, tests and the demo left, but keep the environment
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

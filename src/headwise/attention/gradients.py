@@ -99,8 +99,9 @@ class _Block:
         self, problem: Problem, rows: tuple[int, int], keys: tuple[int, int], lse: Tensor, workspace: Workspace
     ) -> None:
         self.problem, self.rows, self.keys, self.lse, self.workspace = problem, rows, keys, lse, workspace
-        self.visible = problem.visible(*rows, keys) if problem.hides(*rows, keys) else None
-        self.query = problem.clean_query(*rows, self.visible)  # [B, H, rows, D]
+        visible = problem.visible(*rows, keys) if problem.hides(*rows, keys) else None
+        self.query = problem.clean_query(*rows, visible)  # [B, H, rows, D]
+        self.hidden = None if visible is None else ~visible
 
     def add_to(self, totals: Gradients, output_gradient: Tensor, lse_gradient: Tensor) -> None:
         blind = self.lse == -torch.inf  # [B, H, rows]
@@ -110,11 +111,11 @@ class _Block:
         weights, slope = self._weights(self.lse.masked_fill(blind, 0.0))
         self._add_value(totals, weights, output_gradient)
         by_weight = self._by_weight(output_gradient)
-        mean = torch.mul(weights, by_weight, out=self.workspace.take("third", weights.shape)).sum(-1)  # [B, H, rows]
+        mean = torch.mul(weights, by_weight, out=self._third(weights)).sum(-1)  # [B, H, rows]
         by_score = by_weight.sub_((mean - lse_gradient)[..., None]).mul_(weights)
-        if self.visible is not None:
+        if self.hidden is not None:
             # 0 * NaN, where a value that others read is NaN.
-            by_score = by_score.masked_fill_(~self.visible, 0.0)
+            by_score = by_score.masked_fill_(self.hidden, 0.0)
         self._add_sinks(totals, blind, lse_gradient - mean)
         self._add_bias(totals, by_score)
         if slope is not None:
@@ -129,6 +130,9 @@ class _Block:
         """``[B, G, R * rows, keys]`` to ``[B, H, rows, keys]``."""
         rows = self.rows[1] - self.rows[0]
         return folded.view(self.problem.batch_size, self.problem.num_heads, rows, folded.shape[-1])
+
+    def _third(self, like: Tensor) -> Tensor:
+        return self.workspace.take("third", like.shape)
 
     def _by_weight(self, output_gradient: Tensor) -> Tensor:
         """The gradient of the weights, ``[B, H, rows, keys]``."""
@@ -145,10 +149,9 @@ class _Block:
             bent = scores.div_(self.problem.softcap).tanh_()
             slope = torch.mul(bent, bent, out=self.workspace.take("slope", bent.shape)).neg_().add_(1.0)
             scores = bent.mul_(self.problem.softcap)
-        additive = self.problem.additive(*self.rows, self.keys)
-        scores = scores if additive is None else scores.add_(additive)
-        if self.visible is not None:
-            scores = scores.masked_fill_(~self.visible, -torch.inf)
+        self.problem.add_to(scores, *self.rows, self.keys)
+        if self.hidden is not None:
+            scores = scores.masked_fill_(self.hidden, -torch.inf)
         return scores.sub_(lse[..., None]).exp_(), slope
 
     def _add_value(self, totals: Gradients, weights: Tensor, output_gradient: Tensor) -> None:
@@ -171,9 +174,8 @@ class _Block:
             part += by_score.sum_to_size(part.shape)
         slopes = totals.alibi_slopes
         if slopes is not None:
-            keys = torch.arange(*self.keys, device=by_score.device)
-            distance = (self.problem.positions(*self.rows)[:, None, :, None] - keys).abs()  # [B or 1, 1, rows, keys]
-            slopes -= (by_score * distance).sum_to_size(slopes.shape)
+            distance = self.problem.distance(*self.rows, self.keys)
+            slopes -= torch.mul(by_score, distance, out=self._third(by_score)).sum_to_size(slopes.shape)
 
     def _add_sinks(self, totals: Gradients, blind: Tensor, slope: Tensor) -> None:
         """``slope`` ``[B, H, rows]`` is what a row's LSE and output lose as its denominator grows."""

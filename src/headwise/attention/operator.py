@@ -9,7 +9,7 @@ value head dim, ``N`` packed documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,100 +25,57 @@ _UNBOUNDED = -1  # in a flat list of window bounds
 _DIFFERENTIABLE = tuple(Gradients.__dataclass_fields__)  # in the order of the schema
 
 
-# The schema is read from the annotations, which have to be of the old form for that.
-@torch.library.custom_op("headwise::attention", mutates_args=())
-def attention_operator(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Optional[Tensor],  # noqa: UP045
-    sinks: Optional[Tensor],  # noqa: UP045
-    alibi_slopes: Optional[Tensor],  # noqa: UP045
-    mask: Optional[Tensor],  # noqa: UP045
-    offsets: Optional[Tensor],  # noqa: UP045
-    key_lengths: Optional[Tensor],  # noqa: UP045
-    cu_seqlens_q: Optional[Tensor],  # noqa: UP045
-    cu_seqlens_k: Optional[Tensor],  # noqa: UP045
-    offset: int,
-    window_bounds: Sequence[int],
-    scale: float,
-    softcap: Optional[float],  # noqa: UP045
-) -> tuple[Tensor, Tensor]:
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? sinks, Tensor? alibi_slopes, Tensor? mask, "
+    "Tensor? offsets, Tensor? key_lengths, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt offset, "
+    "int[] window_bounds, float scale, float? softcap"
+)
+
+# Defined by schema and not by torch.library.custom_op, whose first call imports the compiler: seconds for everybody.
+torch.library.define("headwise::attention", f"({_INPUTS}) -> (Tensor, Tensor)")
+torch.library.define(
+    "headwise::attention_backward",
+    f"(Tensor output_gradient, Tensor lse_gradient, Tensor lse, bool[] wanted, {_INPUTS}) -> Tensor[]",
+)
+
+
+@torch.library.impl("headwise::attention", "CompositeExplicitAutograd")
+def _forward_operator(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
     """Attention and its LSE; :func:`headwise.attention.attention` is the public door, which checks and fills in.
 
-    Args:
-        query: ``[B, H, L, D]``.
-        key: ``[B, G, S, D]``.
-        value: ``[B, G, S, Dv]``.
-        bias: four axes, each full or 1.
-        sinks: ``[H]``.
-        alibi_slopes: ``[1 or B, H, 1, 1]``.
-        mask: booleans, four axes, each full or 1.
-        offsets: position of the first query, ``[B]``; where it is None, ``offset`` holds for all.
-        key_lengths: ``[B]``.
-        cu_seqlens_q, cu_seqlens_k: int64 ``[N + 1]``.
-        window_bounds: left and right bound for all heads or of each in turn, -1 = unbounded.
-        scale, softcap: see the public door.
-
-    Returns:
-        ``[B, H, L, Dv]`` in the query's dtype and ``[B, H, L]`` in the compute dtype.
+    Inputs: ``query`` ``[B, H, L, D]``, ``key`` ``[B, G, S, D]``, ``value`` ``[B, G, S, Dv]``, ``bias`` and ``mask`` of
+    four axes, each full or 1, ``sinks`` ``[H]``, ``alibi_slopes`` ``[1 or B, H, 1, 1]``, ``offsets`` ``[B]`` (where it
+    is None, ``offset`` holds for all), ``key_lengths`` ``[B]``, ``cu_seqlens_q`` and ``cu_seqlens_k`` ``[N + 1]``,
+    ``window_bounds`` left and right for all heads or of each in turn (-1 = unbounded). Outputs: ``[B, H, L, Dv]`` in
+    the query's dtype and LSE ``[B, H, L]`` in the compute dtype.
     """
-    problem = _problem(
-        query, key, value, bias, sinks, alibi_slopes, mask, offsets, key_lengths, cu_seqlens_q, cu_seqlens_k, offset,
-        window_bounds, scale, softcap,
-    )  # fmt: skip
     with torch.autocast(query.device.type, enabled=False):
-        output, lse = streaming.forward(problem)
-    return output.contiguous(), lse.contiguous()
+        return streaming.forward(_problem(query, *inputs))
 
 
-@attention_operator.register_fake
+@torch.library.register_fake("headwise::attention")
 def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     rows = query.shape[:3]
     lse_dtype = torch.promote_types(query.dtype, torch.float32)
-    return query.new_empty(*rows, value.shape[-1]), query.new_empty(rows, dtype=lse_dtype)
+    return query.new_empty((*rows, value.shape[-1])), query.new_empty(rows, dtype=lse_dtype)
 
 
-@torch.library.custom_op("headwise::attention_backward", mutates_args=())
+@torch.library.impl("headwise::attention_backward", "CompositeExplicitAutograd")
 def _backward_operator(
-    output_gradient: Tensor,
-    lse_gradient: Tensor,
-    lse: Tensor,
-    wanted: Sequence[bool],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Optional[Tensor],  # noqa: UP045
-    sinks: Optional[Tensor],  # noqa: UP045
-    alibi_slopes: Optional[Tensor],  # noqa: UP045
-    mask: Optional[Tensor],  # noqa: UP045
-    offsets: Optional[Tensor],  # noqa: UP045
-    key_lengths: Optional[Tensor],  # noqa: UP045
-    cu_seqlens_q: Optional[Tensor],  # noqa: UP045
-    cu_seqlens_k: Optional[Tensor],  # noqa: UP045
-    offset: int,
-    window_bounds: Sequence[int],
-    scale: float,
-    softcap: Optional[float],  # noqa: UP045
+    output_gradient: Tensor, lse_gradient: Tensor, lse: Tensor, wanted: Sequence[bool], *inputs: Any
 ) -> list[Tensor]:
     """Gradients of the wanted ones of ``query, key, value, bias, sinks, alibi_slopes``, in that order."""
-    problem = _problem(
-        query, key, value, bias, sinks, alibi_slopes, mask, offsets, key_lengths, cu_seqlens_q, cu_seqlens_k, offset,
-        window_bounds, scale, softcap,
-    )  # fmt: skip
     names = [name for name, asked in zip(_DIFFERENTIABLE, wanted, strict=True) if asked]
-    with torch.autocast(query.device.type, enabled=False):
+    problem = _problem(*inputs)
+    with torch.autocast(lse.device.type, enabled=False):
         found = gradients(problem, lse, output_gradient, lse_gradient, names)
     return [getattr(found, name).to(getattr(problem, name).dtype) for name in names]
 
 
-@_backward_operator.register_fake
+@torch.library.register_fake("headwise::attention_backward")
 def _(output_gradient: Tensor, lse_gradient: Tensor, lse: Tensor, wanted: Sequence[bool], *inputs: Any) -> list[Tensor]:
-    return [
-        torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        for tensor, asked in zip(inputs, wanted, strict=False)
-        if asked
-    ]
+    pairs = zip(inputs, wanted, strict=False)
+    return [tensor.new_empty(tensor.shape) for tensor, asked in pairs if asked]
 
 
 def _problem(
@@ -200,10 +157,12 @@ def _differentiate(ctx: Any, output_gradient: Tensor, lse_gradient: Tensor) -> t
         problem = _problem(*tensors, *ctx.numbers)
         found = streaming.differentiable_backward(problem, output_gradient, lse_gradient, wanted)
     else:
-        found = _backward_operator(output_gradient, lse_gradient, lse, wanted, *tensors, *ctx.numbers)
+        found = _attention_backward(output_gradient, lse_gradient, lse, wanted, *tensors, *ctx.numbers)
     remaining = iter(found)
     spread = [next(remaining) if asked else None for asked in wanted]
     return *spread, *[None] * (len(ctx.needs_input_grad) - len(spread))
 
 
-attention_operator.register_autograd(_differentiate, setup_context=_keep)
+torch.library.register_autograd("headwise::attention", _differentiate, setup_context=_keep)
+attention_operator = torch.ops.headwise.attention.default
+_attention_backward = torch.ops.headwise.attention_backward.default

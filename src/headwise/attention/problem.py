@@ -192,15 +192,15 @@ class Problem:
         visible = self.visible(start, stop, (low, high)) if self.hides(start, stop, keys) else None
         with torch.autocast(self.query.device.type, enabled=False):
             scores = self.products(self.clean_query(start, stop, visible), low, high, workspace)
-            additive = self.additive(start, stop, (low, high))
-        if workspace is None:
+            if workspace is not None:
+                scores = scores if self.softcap is None else scores.div_(self.softcap).tanh_().mul_(self.softcap)
+                self.add_to(scores, start, stop, (low, high))
+                return scores if visible is None else scores.masked_fill_(~visible, -torch.inf)
             scores = scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
+            additive = self.additive(start, stop, (low, high))
             scores = scores if additive is None else scores + additive
-            # Selecting, not adding -inf: NaN in a hidden score must not survive.
-            return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
-        scores = scores if self.softcap is None else scores.div_(self.softcap).tanh_().mul_(self.softcap)
-        scores = scores if additive is None else scores.add_(additive)
-        return scores if visible is None else scores.masked_fill_(~visible, -torch.inf)
+        # Selecting, not adding -inf: NaN in a hidden score must not survive.
+        return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
 
     def additive(self, start: int, stop: int, keys: tuple[int, int] | None = None) -> Tensor | None:
         """Bias and ALiBi of a block in :attr:`compute_dtype`, ``[B or 1, H or 1, rows or 1, S or 1]``, or None."""
@@ -208,10 +208,21 @@ class Problem:
         bias = None if self.bias is None else cut(self.bias, start, stop, low, high).to(self.compute_dtype)
         if self.alibi_slopes is None:
             return bias
-        indices = torch.arange(low, high, device=self.query.device)
-        distance = (self.positions(start, stop)[:, None, :, None] - indices).abs()
-        slanted = self.alibi_slopes.to(self.compute_dtype) * -distance
+        slanted = self.alibi_slopes.to(self.compute_dtype) * -self.distance(start, stop, (low, high))
         return slanted if bias is None else bias + slanted
+
+    def add_to(self, scores: Tensor, start: int, stop: int, keys: tuple[int, int]) -> None:
+        """Add bias and ALiBi in place to the scores of a block, without a tensor of its size for the latter."""
+        if self.bias is not None:
+            scores.add_(cut(self.bias, start, stop, *keys))
+        if self.alibi_slopes is not None:
+            slopes = self.alibi_slopes.to(self.compute_dtype)
+            scores.addcmul_(slopes, self.distance(start, stop, keys), value=-1)
+
+    def distance(self, start: int, stop: int, keys: tuple[int, int]) -> Tensor:
+        """``|query position - key position|`` in :attr:`compute_dtype`, ``[B or 1, 1, stop - start, keys]``."""
+        indices = torch.arange(*keys, device=self.query.device)
+        return (self.positions(start, stop)[:, None, :, None] - indices).abs().to(self.compute_dtype)
 
     def clean_query(self, start: int, stop: int, visible: Tensor | None) -> Tensor:
         """Queries ``[B, H, rows, D]`` in :attr:`compute_dtype`, zero where a query sees no key.

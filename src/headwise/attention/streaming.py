@@ -18,21 +18,36 @@ from headwise.attention.gradients import Gradients
 from headwise.attention.problem import Problem
 from headwise.attention.softmax import softmax_with_sink
 
-__all__ = ["differentiable_backward", "forward"]
+__all__ = ["differentiable_backward", "forward", "recorded_forward"]
 
 
-def forward(problem: Problem, *, recorded: bool = False) -> tuple[Tensor, Tensor]:
-    """Output ``[B, H, L, Dv]`` in the query's dtype and LSE ``[B, H, L]`` in the compute dtype.
+def forward(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, L, Dv]`` in the query's dtype and LSE ``[B, H, L]`` in the compute dtype, without gradients."""
+    value = problem.value
+    assert value is not None  # the public door asks for a value
+    shape = problem.query.shape[:3]
+    # Made before the blocks: pieces kept between the blocks' own memory would let none of it be used again.
+    output = problem.query.new_empty((*shape, value.shape[3]))
+    lse = problem.query.new_empty(shape, dtype=problem.compute_dtype)
+    for first, document in zip(problem.document_bounds()[0], problem.documents(), strict=False):
+        narrowed = document.narrowed()
+        workspace = narrowed.workspace()
+        for start, stop in narrowed.blocks():
+            rows = slice(first + start, first + stop)
+            output[:, :, rows], lse[:, :, rows] = _block(narrowed, start, stop, workspace)
+    return output, lse
 
-    ``recorded`` lets autograd follow, which keeps the weights of every block: :mod:`headwise.attention.operator`
-    is what gives gradients without that.
+
+def recorded_forward(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The same for autograd to follow, which keeps the weights of every block.
+
+    :mod:`headwise.attention.operator` is what gives gradients without that.
     """
-    parts = []
-    for document in (part.narrowed() for part in problem.documents()):
-        workspace = None if recorded else document.workspace()
-        parts += [_block(document, *rows, workspace) for rows in list(document.blocks()) or [(0, 0)]]
-    if len(parts) == 1:
-        return parts[0]
+    parts = [
+        _block(document, *rows, None)
+        for document in (part.narrowed() for part in problem.documents())
+        for rows in list(document.blocks()) or [(0, 0)]
+    ]
     outputs, lses = zip(*parts, strict=True)
     return torch.cat(outputs, 2), torch.cat(lses, 2)
 
@@ -54,7 +69,7 @@ def differentiable_backward(
     """The wanted gradients as a graph of their own, for gradients of gradients; keeps all weights."""
     inputs = [getattr(problem, name) for name in Gradients.__dataclass_fields__]
     asked = [tensor for tensor, is_wanted in zip(inputs, wanted, strict=True) if is_wanted]
-    output, lse = forward(problem, recorded=True)
+    output, lse = recorded_forward(problem)
     # A row that sees nothing has a constant LSE of -inf.
     lse_gradient = lse_gradient.masked_fill(lse == -torch.inf, 0.0)
     return list(

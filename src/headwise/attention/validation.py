@@ -212,6 +212,7 @@ def check_softcap(softcap: float | None) -> float | None:
 def _finite(name: str, number: object) -> float:
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name}: expected a number or None, got {type(number).__name__}")
-    if not math.isfinite(number):
+    # A number that a compiled graph leaves open is none that math could look at.
+    if not torch.compiler.is_compiling() and not math.isfinite(number):
         raise ValueError(f"{name}: expected a finite number, got {number}")
     return float(number)

@@ -24,7 +24,7 @@ def _compute(problem: Problem, need_lse: bool) -> tuple[Tensor, Tensor | None]:
         return call_operator(problem)
     # torch.func's transforms know no operations of others, but follow what these are made of.
     if torch._C._are_functorch_transforms_active():
-        return streaming.forward(problem, recorded=True)
+        return streaming.recorded_forward(problem)
     if torch.is_grad_enabled() and _has_gradient(problem):
         return call_operator(problem)
     return streaming.forward(problem)
