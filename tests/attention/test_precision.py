@@ -6,6 +6,8 @@ most twice PyTorch's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -57,5 +59,70 @@ def test_error_is_at_most_twice_that_of_pytorch(
     theirs = outputs_and_gradients(*held, "pytorch", upstream)
     names = ["output", "gradient of query", "gradient of key", "gradient of value"]
     for name, right, own, other in zip(names, exact, ours, theirs, strict=False):
+        error, budget = (float((result.double() - right).square().mean().sqrt()) for result in (own, other))
+        assert 0 < error <= ALLOWED_FACTOR * budget, f"{name}: error {error:.3g}, PyTorch's {budget:.3g}"
+
+
+WINDOW = 11
+SHAPES = [(6, 2, 37, 64), (4, 4, 131, 32), (28, 4, 19, 16)]
+
+
+def window_bias(bias: Tensor) -> Tensor:
+    """The bias ``[H, 1, S]`` as PyTorch takes it together with a causal window."""
+    positions = torch.arange(bias.shape[-1])
+    behind = positions[:, None] - positions
+    hidden = (behind < 0) | (behind > WINDOW)
+    return bias.expand(-1, len(positions), -1).masked_fill(hidden, -torch.inf)[None]
+
+
+def biased(leaves: list[Tensor], own: bool) -> Tensor:
+    """A window and a bias with a gradient."""
+    query, key, value, bias = leaves
+    if own:
+        return attention(query, key, value, causal=True, window=(WINDOW, 0), bias=bias, backend="math")
+    repeated = [tensor.repeat_interleave(query.shape[1] // key.shape[1], 1) for tensor in (key, value)]
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(query, *repeated, attn_mask=window_bias(bias))
+
+
+def capped(leaves: list[Tensor], own: bool) -> Tensor:
+    """A soft-cap and sinks with a gradient; the rival is the formula in plain operations, its softmax in float32."""
+    query, key, value, bias = leaves
+    sinks = bias[:, 0, 0]
+    if own:
+        return attention(query, key, value, causal=True, softcap=5.0, sinks=sinks, backend="math")
+    key, value = (tensor.repeat_interleave(query.shape[1] // key.shape[1], 1) for tensor in (key, value))
+    scores = torch.tanh(query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 / 5.0) * 5.0
+    scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+    counted = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], -1)
+    wide = torch.promote_types(counted.dtype, torch.float32)
+    return torch.softmax(counted, -1, dtype=wide)[..., :-1].to(value.dtype) @ value
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("heads", "kv_heads", "length", "width"), SHAPES)
+@pytest.mark.parametrize("way", [biased, capped])
+def test_gradients_of_everything_are_at_most_twice_as_wrong(
+    way: Callable[[list[Tensor], bool], Tensor],
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    length: int,
+    width: int,
+) -> None:
+    case = make_case(2, heads, kv_heads, length, length, width)
+    bias = torch.randn(heads, 1, length, dtype=torch.float64)
+    held = [tensor.to(dtype) for tensor in (case.query * 2, case.key, case.value, bias)]
+    upstream = torch.randn(case.query.shape, dtype=torch.float64).to(dtype)
+
+    def run(precise: bool, own: bool) -> list[Tensor]:
+        leaves = [(tensor.double() if precise else tensor).clone().requires_grad_() for tensor in held]
+        output = way(leaves, own)
+        output.backward(upstream.to(output.dtype))
+        return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    exact, ours, theirs = run(True, False), run(False, True), run(False, False)
+    names = ["output", "gradient of query", "gradient of key", "gradient of value", "gradient of bias or sinks"]
+    for name, right, own, other in zip(names, exact, ours, theirs, strict=True):
         error, budget = (float((result.double() - right).square().mean().sqrt()) for result in (own, other))
         assert 0 < error <= ALLOWED_FACTOR * budget, f"{name}: error {error:.3g}, PyTorch's {budget:.3g}"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import headwise.cache
 from headwise.attention import attention, attention_with_lse
 from headwise.cache import DenseCache
+from tests.helpers.operations import Operations
 
 SIZES = {"batch_size": 2, "num_kv_heads": 3, "capacity": 13, "head_dim": 7}
 
@@ -23,17 +23,12 @@ def poisoned_cache(dtype: torch.dtype = torch.float32) -> DenseCache:
     return cache
 
 
-def test_public_names() -> None:
-    assert set(headwise.cache.__all__) == {"DenseCache", "KeyValueCache"}
-    assert all(hasattr(headwise.cache, name) for name in headwise.cache.__all__)
-
-
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 8), (torch.float32, 4), (torch.bfloat16, 2)])
 def test_bytes_are_those_of_compact_heads(dtype: torch.dtype, size: int) -> None:
     cache = DenseCache(2, 3, 13, 7, 5, dtype=dtype)
     assert cache.nbytes == 2 * 3 * 13 * (7 + 5) * size
-    cache.append(torch.zeros(2, 3, 4, 7, dtype=dtype), torch.zeros(2, 3, 4, 5, dtype=dtype))
-    assert cache.nbytes_logical == 2 * 3 * 4 * (7 + 5) * size
+    cache.append(torch.zeros(2, 3, 4, 7, dtype=dtype), torch.zeros(2, 3, 4, 5, dtype=dtype), [4, 1])
+    assert cache.nbytes_logical == 3 * (4 + 1) * (7 + 5) * size
     assert cache.nbytes == cache.keys.untyped_storage().nbytes() + cache.values.untyped_storage().nbytes()
 
 
@@ -46,13 +41,33 @@ def test_bytes_of_a_large_layout() -> None:
 
 def test_it_never_moves() -> None:
     cache = DenseCache(**SIZES)
-    parts = [cache.append(torch.zeros(2, 3, 2, 7), torch.zeros(2, 3, 2, 7)) for _ in range(3)]
-    before = parts[0][0].data_ptr(), parts[0][1].data_ptr()
-    for keys, values in parts:
-        assert (keys.data_ptr(), values.data_ptr()) == before
+    parts = [cache.append(torch.zeros(2, 3, 2, 7), torch.zeros(2, 3, 2, 7))[0] for _ in range(3)]
+    before = parts[0].keys.data_ptr(), parts[0].values.data_ptr()
+    for part in parts:
+        assert (part.keys.data_ptr(), part.values.data_ptr()) == before
     cache.reset()
     cache.append(torch.zeros(2, 3, 1, 7), torch.zeros(2, 3, 1, 7))
     assert (cache.keys.data_ptr(), cache.values.data_ptr()) == before
+
+
+def test_equally_long_sequences_cost_slices_and_nothing_else() -> None:
+    cache, (key, value) = DenseCache(**SIZES), torch.zeros(2, 2, 3, 1, 7)
+    for _ in range(3):
+        with Operations() as ran:
+            (part,) = cache.append(key, value)
+        # The first three only look at memory in another way.
+        assert set(ran.names) == {"aten::detach", "aten::slice.Tensor", "aten::alias", "aten::copy_"}
+        assert ran.names.count("aten::copy_") == 2
+        assert part.key_lengths is None
+        assert (part.start, part.offset) == (0, cache.length - 1)
+
+
+def test_keys_and_values_are_what_is_held() -> None:
+    cache, key, value = poisoned_cache(), torch.randn(2, 3, 4, 7), torch.randn(2, 3, 4, 5)
+    cache.append(key, value)
+    assert cache.capacity == 13
+    assert torch.equal(cache.keys, key)
+    assert torch.equal(cache.values, value)
 
 
 def test_defaults_are_those_of_pytorch() -> None:
@@ -63,8 +78,8 @@ def test_defaults_are_those_of_pytorch() -> None:
 def test_unread_slots_never_show() -> None:
     cache = poisoned_cache()
     query = torch.randn(2, 6, 2, 7)
-    keys, values = cache.append(torch.randn(2, 3, 4, 7), torch.randn(2, 3, 4, 5))
-    assert attention(query, keys, values, causal=True).isfinite().all()
+    cache.append(torch.randn(2, 3, 4, 7), torch.randn(2, 3, 4, 5))
+    assert attention(query, cache.keys, cache.values, causal=True).isfinite().all()
     cache.append(torch.full((2, 3, 2, 7), torch.nan), torch.full((2, 3, 2, 5), torch.nan))
     cache.rollback(2)
     assert cache.keys.isfinite().all()

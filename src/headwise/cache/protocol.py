@@ -1,22 +1,54 @@
 """What every cache of keys and values can do. ``tests/contract`` holds each of them to it.
 
-Axes: ``B`` batch, ``G`` KV heads, ``T`` new tokens, ``D`` head dim, ``Dv`` value head dim.
+Axes: ``B`` batch, ``G`` KV heads, ``T`` new tokens, ``n`` held tokens, ``D`` head dim, ``Dv`` value head dim.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+__all__ = ["CacheFullError", "Held", "KeyValueCache"]
+
+
+class CacheFullError(ValueError):
+    """The tokens don't fit. Nothing was stored and nothing was lost."""
+
+
+class Held(NamedTuple):
+    """What some KV heads of a cache hold, as attention needs it: ``attend`` runs over one or several of these.
+
+    A cache in which every head sees equally far hands out one part with all heads. With windows per head, heads that
+    see equally far are one part.
+
+    Attributes:
+        kv_heads: the KV heads of this part, in the order of axis 1.
+        keys: ``[B, len(kv_heads), n, D]``; may be a view of the cache's memory, which the next call may overwrite.
+        values: ``[B, len(kv_heads), n, Dv]``.
+        start: absolute position of ``keys[:, :, 0]``, for all sequences or ``[B]``.
+        offset: where the first query of the append stands, counted from ``keys[:, :, 0]``; for all sequences or
+            ``[B]``. Without an append: where the next token will stand.
+        key_lengths: how many leading keys each sequence holds, ``[B]``, or None where all hold ``n``. What lies behind
+            is memory that must not be read: it may be NaN. With windows, older tokens than a sequence can see may lie
+            before; the window hides them.
+    """
+
+    kv_heads: tuple[int, ...]
+    keys: Tensor
+    values: Tensor
+    start: int | Tensor
+    offset: int | Tensor
+    key_lengths: Tensor | None
 
 
 @runtime_checkable
 class KeyValueCache(Protocol):
     """Keys and values of one layer for the tokens seen so far.
 
-    A cache is for inference: it stores numbers, not graphs. What it hands out may be a view of its memory, which the
-    next call may overwrite.
+    A cache is for inference: it stores numbers, not graphs. The sequences of a batch may differ in length.
     """
 
     @property
@@ -36,10 +68,6 @@ class KeyValueCache(Protocol):
         """``Dv``, the width of a value."""
 
     @property
-    def capacity(self) -> int:
-        """How many tokens of each sequence fit."""
-
-    @property
     def dtype(self) -> torch.dtype:
         """The dtype of what is appended and handed out."""
 
@@ -49,39 +77,74 @@ class KeyValueCache(Protocol):
 
     @property
     def length(self) -> int:
-        """How many tokens of each sequence are held."""
+        """How many tokens were appended and not rolled back: of the longest sequence."""
 
     @property
-    def keys(self) -> Tensor:
-        """The held keys ``[B, G, length, D]``."""
-
-    @property
-    def values(self) -> Tensor:
-        """The held values ``[B, G, length, Dv]``."""
+    def lengths(self) -> Tensor:
+        """The same of every sequence, int64 ``[B]``."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for keys and values."""
+        """Bytes of memory held for keys and values, scales included; of a pool, that of the blocks held."""
 
     @property
     def nbytes_logical(self) -> int:
         """Bytes that the held tokens take: the part of ``nbytes`` in use."""
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys ``[B, G, T, D]`` and values ``[B, G, T, Dv]`` behind the held ones, and hand out all of them.
+    def append(self, key: Tensor, value: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Held, ...]:
+        """Store new tokens behind the held ones.
+
+        Args:
+            key: ``[B, G, T, D]``; ``T`` may be 0.
+            value: ``[B, G, T, Dv]``.
+            lengths: how many leading tokens of each sequence are real, ``[B]``; the rest is padding on the right and
+                isn't stored. Default: all ``T``.
+
+        Returns:
+            All that the new tokens may see, themselves included: with a window smaller than ``T`` this is more than
+            the cache goes on to hold.
 
         Raises:
             TypeError: a dtype differs from the cache's.
-            ValueError: a shape or device differs, gradients would be lost, or the tokens don't fit. Nothing is
-                stored and nothing is lost then.
+            CacheFullError: the tokens don't fit.
+            ValueError: a shape or device differs, or gradients would be lost. In every case nothing is stored and
+                nothing is lost.
         """
 
-    def rollback(self, tokens: int) -> None:
-        """Forget the last ``tokens`` tokens.
+    def held(self) -> tuple[Held, ...]:
+        """All that the next token may see, itself not included."""
+
+    def rollback(self, tokens: int | Tensor | Sequence[int]) -> None:
+        """Forget the last ``tokens`` tokens, of all sequences or ``[B]``; what stays is as it was before, to the bit.
 
         Raises:
-            ValueError: more than are held, or a negative number.
+            ValueError: more than are held, a negative number, or more than the cache can take back. Nothing changes.
+        """
+
+    def reorder(self, batch_index: Tensor | Sequence[int]) -> None:
+        """Sequence ``b`` becomes a copy of what sequence ``batch_index[b]`` was; ``B`` entries (beam search).
+
+        Raises:
+            ValueError: another number of entries, or one out of range.
+        """
+
+    def select(self, batch_index: Tensor | Sequence[int]) -> None:
+        """As :meth:`reorder`, with any number of entries (at least one): ``B`` becomes that number.
+
+        Raises:
+            ValueError: no entry, or one out of range.
+        """
+
+    def snapshot(self) -> Any:
+        """The present contents, to be handed to :meth:`restore` as often as one likes; later changes don't reach it."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Be as at the time of the snapshot, batch size included.
+
+        Raises:
+            TypeError: this is no snapshot of a cache of this kind.
+            ValueError: it was taken from another cache.
         """
 
     def reset(self) -> None:
-        """Forget all tokens; the memory is kept."""
+        """Forget all tokens; the memory is kept, or given back to the pool it came from."""
