@@ -1,11 +1,12 @@
-"""headwise inside transformers: the same numbers as stock eager attention, for every kind of attention and mask."""
+"""headwise inside transformers: options, refusals, weights on request and packed documents.
+
+That every architecture gives the same numbers as on eager attention is judged in ``tests/peers/test_transformers.py``.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -14,109 +15,20 @@ from torch import Tensor, nn
 
 from headwise.models.interface import NAME, register
 from tests.models import tiny
+from tests.models.families import ALL, BATCH, LENGTH, assert_as_good_as_eager, family, inputs_of
 
-register()
-BATCH, LENGTH, PADDING, NEW = 2, 13, 3, 7
-ALL = tiny.DECODERS | tiny.ENCODERS
-
-
-@cache
-def family(name: str) -> tuple[Any, Any, Any]:
-    """Three copies of one tiny model: headwise, eager, and eager in float64."""
-    model = tiny.build(ALL.get(name, tiny.T5))
-    copies = [copy.deepcopy(model) for _ in range(3)]
-    for one, implementation in zip(copies, (NAME, "eager", "eager"), strict=True):
-        one.set_attn_implementation(implementation)
-    return copies[0], copies[1], copies[2].double()
-
-
-def assert_as_good_as_eager(
-    name: str, run: Callable[[Any], Tensor], exactly: Callable[[Any], Tensor] | None = None
-) -> None:
-    """headwise is no further from eager in float64 than four times as far as eager in the same dtype is.
-
-    ``exactly`` is what to run in float64, if that is something else (eager has NaN there for rows that see nothing).
-    """
-    models = family(name)
-    with torch.no_grad():
-        own, eager, exact = run(models[0]), run(models[1]), (exactly or run)(models[2])
-    assert own.shape == eager.shape
-    assert own.dtype == eager.dtype
-    budget = 4 * (eager.double() - exact.double()).abs().max()
-    assert budget < 1e-3, f"{name}: eager alone is off by {budget:.2g}: nothing can be told"
-    assert (own.double() - exact.double()).abs().max() <= budget
-
-
-def padded(left: bool) -> tuple[Tensor, dict[str, Tensor]]:
-    """Two sequences of different lengths, padded to the same one."""
-    tokens = tiny.tokens(BATCH, LENGTH + PADDING)
-    mask = torch.ones_like(tokens)
-    hidden = slice(None, PADDING) if left else slice(-PADDING, None)
-    tokens[0, hidden] = 0
-    mask[0, hidden] = 0
-    return tokens, {"attention_mask": mask}
+DOCUMENTS = (5, 1, 8)  # lengths; the windows and chunks of the tiny models are 2 and 5
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_logits(name):
-    tokens = tiny.tokens(BATCH, LENGTH)
-    assert_as_good_as_eager(name, lambda model: model(input_ids=tokens).logits)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_padding(name):
-    left = name in tiny.DECODERS
-    tokens, options = padded(left)
-    kept = options["attention_mask"].bool()  # what padding itself attends to is nobody's business
-    if left:
-        options["position_ids"] = (kept.cumsum(1) - 1).clamp(min=0)
-
-    def alone(model: Any) -> Tensor:
-        """Every sequence by itself, without padding."""
-        rows = zip(tokens, kept, strict=True)
-        return torch.cat([model(input_ids=row[mask][None]).logits[0] for row, mask in rows])
-
-    assert_as_good_as_eager(name, lambda model: model(input_ids=tokens, **options).logits[kept], alone)
-
-
-@pytest.mark.parametrize("name", tiny.DECODERS)
-def test_decoding_step_by_step(name):
-    tokens = tiny.tokens(BATCH, LENGTH)
-
-    def steps(model: Any) -> Tensor:
-        output = model(input_ids=tokens[:, :PADDING], use_cache=True)
-        logits = [output.logits]
-        for position in range(PADDING, LENGTH):
-            output = model(
-                input_ids=tokens[:, position : position + 1], past_key_values=output.past_key_values, use_cache=True
-            )
-            logits.append(output.logits)
-        return torch.cat(logits, dim=1)
-
-    assert_as_good_as_eager(name, steps)
-
-
-@pytest.mark.parametrize("cache_implementation", [None, "static"])
-@pytest.mark.parametrize("name", tiny.DECODERS)
-def test_greedy_generation(name, cache_implementation):
-    tokens, options = padded(left=True)
-    if cache_implementation:
-        options["cache_implementation"] = cache_implementation
-    own, eager, _ = family(name)
-    settings = {"max_new_tokens": NEW, "do_sample": False, "disable_compile": True}
-    expected = eager.generate(tokens, **settings, **options)
-    assert expected.shape == (BATCH, LENGTH + PADDING + NEW)
-    assert own.generate(tokens, **settings, **options).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("name", [*ALL, "t5"])
+@torch.no_grad()
 def test_weights_on_request(name):
-    tokens = tiny.tokens(BATCH, LENGTH)
-    options = {"decoder_input_ids": tiny.tokens(BATCH, 5, seed=2)} if name == "t5" else {}
-    fields = ["decoder_attentions", "cross_attentions", "encoder_attentions"] if name == "t5" else ["attentions"]
+    fields = ["attentions"]
+    if name in tiny.ENCODER_DECODERS:
+        fields = ["decoder_attentions", "cross_attentions", "encoder_attentions"]
 
     def weights(model: Any) -> Tensor:
-        output = model(input_ids=tokens, output_attentions=True, **options)
+        output = model(**inputs_of(name, model), output_attentions=True)
         assert [len(output[field]) for field in fields] == [tiny.LAYERS] * len(fields)
         assert output[fields[0]][0].shape[:2] == (BATCH, model.config.num_attention_heads)
         return torch.cat([layer.flatten() for field in fields for layer in output[field]])
@@ -127,32 +39,6 @@ def test_weights_on_request(name):
 def test_no_weights_unless_asked_for():
     model, _, _ = family("gpt2")
     assert model(input_ids=tiny.tokens(1, 3)).attentions is None
-
-
-def test_t5_with_position_bias_and_padding():
-    tokens, options = padded(left=False)
-    answer = tiny.tokens(BATCH, 5, seed=2)
-    assert_as_good_as_eager("t5", lambda model: model(input_ids=tokens, decoder_input_ids=answer, **options).logits)
-
-
-def test_t5_generation():
-    tokens, options = padded(left=False)
-    own, eager, _ = family("t5")
-    expected = eager.generate(tokens, max_new_tokens=NEW, do_sample=False, **options)
-    assert own.generate(tokens, max_new_tokens=NEW, do_sample=False, **options).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("name", ["llama", "mistral, window 2", "gemma2"])
-def test_a_mask_of_four_axes(name):
-    tokens = tiny.tokens(BATCH, LENGTH)
-    visible = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5
-    visible = visible.tril() | torch.eye(LENGTH, dtype=torch.bool)
-
-    def run(model: Any) -> Tensor:
-        mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, torch.finfo(model.dtype).min)
-        return model(input_ids=tokens, attention_mask=mask).logits
-
-    assert_as_good_as_eager(name, run)
 
 
 def test_a_long_prompt_into_a_static_cache_is_aligned_at_its_start():
@@ -195,9 +81,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"temperature": 0.5},
         'got temperature, of type float, which headwise does not know; use attn_implementation="eager" for this model',
     ),
-    "packed": (
-        {"cu_seq_lens_q": torch.tensor([0, 3, 5])},
-        "cu_seq_lens_q (packed sequences) is not supported; pad the batch instead",
+    "half of a packing": (
+        {"cu_seq_lens_k": torch.tensor([0, 3, 5])},
+        "expected cu_seq_lens_q and cu_seq_lens_k for packed documents, got cu_seq_lens_k alone; pass both",
+    ),
+    "a table of blocks": (
+        {"block_table": torch.zeros(1, 2)},
+        "got block_table, a tensor of shape [1, 2], which headwise does not know; use "
+        'attn_implementation="eager" for this model',
     ),
     "two-sided window": (
         {"is_causal": False, "sliding_window": 3},
@@ -251,15 +142,15 @@ def test_a_two_sided_window_is_fine_with_its_mask_or_if_nothing_is_cut_off():
     assert torch.equal(call(is_causal=False, sliding_window=5), everything)
 
 
-def test_training_with_attention_dropout_is_refused_and_without_it_gives_gradients():
-    model = copy.deepcopy(family("llama")[0]).requires_grad_(True).train()
-    tokens = tiny.tokens(BATCH, LENGTH)
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
+def test_attention_dropout_is_refused_in_training():
+    model = tiny.build(tiny.DECODERS["llama"])
+    model.set_attn_implementation(NAME)
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.1
+    tokens = tiny.tokens(BATCH, LENGTH)
+    model(input_ids=tokens)  # in eval mode there is none
     with pytest.raises(ValueError, match=r"^headwise attention in LlamaAttention: attention dropout 0\.1"):
-        model(input_ids=tokens)
+        model.train()(input_ids=tokens)
 
 
 def test_registering_twice_changes_nothing():
@@ -272,10 +163,94 @@ def test_registering_twice_changes_nothing():
     assert AttentionMaskInterface()[NAME] is headwise_mask
 
 
-def test_without_the_mask_function_padding_would_be_dropped(monkeypatch):
-    """What test_padding guards against: transformers passes no mask to an implementation whose masks it can't make."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+# Packed documents.
 
-    monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, NAME)
+
+def packed() -> tuple[list[Tensor], dict[str, Any], dict[str, Any]]:
+    """Documents one by one, side by side in one row, and where each begins."""
+    documents = [tiny.tokens(1, length, seed=length) for length in DOCUMENTS]
+    positions = torch.cat([torch.arange(length) for length in DOCUMENTS])
+    starts = torch.tensor([0, *DOCUMENTS]).cumsum(0).int()
+    row = {"input_ids": torch.cat(documents, 1), "position_ids": positions[None]}
+    bounds = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 8, "max_length_k": 8}
+    return documents, row, bounds
+
+
+def assert_as_if_alone(name: str, **options: Any) -> None:
+    """Logits of the row are those of each document by itself, to what eager loses by rounding."""
+    documents, row, _ = packed()
+    models = family(name)
+
+    def alone(model: Any) -> Tensor:
+        return torch.cat([model(input_ids=document).logits for document in documents], 1)
+
+    def run(model: Any) -> Tensor:
+        return model(**row, **options).logits if model is models[0] else alone(model)
+
+    with torch.no_grad():
+        assert_as_good_as_eager(name, run, alone)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+@pytest.mark.parametrize("name", [name for name in tiny.DECODERS if name != "llama4"])
+def test_packed_documents_do_not_see_each_other(name, use_cache):
+    assert_as_if_alone(name, use_cache=use_cache, **packed()[2])
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral, window 2", "gemma3", "llama4"])
+def test_position_ids_alone_pack_where_there_is_no_cache(name):
+    """transformers reads packing off position ids then, and puts it into the mask; gpt-oss and OPT don't ask for it."""
+    assert_as_if_alone(name, use_cache=False)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+@torch.no_grad()
+def test_position_ids_alone_mean_what_they_mean_to_eager(name):
+    """With a cache (the default) no mask of transformers keeps documents apart, on eager neither."""
+    _, row, _ = packed()
+    assert_as_good_as_eager(name, lambda model: model(**row, use_cache=True).logits)
+
+
+def test_packing_needs_its_bounds_with_a_cache():
     with pytest.raises(AssertionError):
-        test_padding("llama")
+        assert_as_if_alone("llama", use_cache=True)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_packed_documents_in_training(name):
+    """Gradients of the row are the sum of those of the documents."""
+    documents, row, bounds = packed()
+    models = tuple(copy.deepcopy(model).requires_grad_(True).train() for model in family(name))
+    weighting = torch.randn(tiny.VOCABULARY)
+
+    def gradients(model: Any) -> Tensor:
+        model.zero_grad()
+        for given in [row | bounds] if model is models[0] else [{"input_ids": document} for document in documents]:
+            logits = model(**given).logits
+            (logits.log_softmax(-1) @ weighting.to(logits.dtype)).sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    assert_as_good_as_eager(name, gradients, models=models)
+
+
+def test_a_packed_window_is_cut_within_its_document():
+    torch.manual_seed(0)
+    whole = call(sliding_window=2, cu_seq_lens_q=torch.tensor([0, 3, 5]), cu_seq_lens_k=torch.tensor([0, 3, 5]))
+    position = torch.arange(5)
+    behind = position[:, None] - position
+    document = (position >= 3).int()
+    mask = (behind >= 0) & (behind < 2) & (document[:, None] == document)
+    torch.manual_seed(0)
+    torch.testing.assert_close(whole, call(mask=mask[None, None]))
+
+
+def test_packed_chunks_are_refused():
+    """Llama 4 with a cache: transformers' mask counts chunks from the start of the row."""
+    _, row, bounds = packed()
+    message = (
+        "headwise attention in Llama4TextAttention: expected no cu_seq_lens_q with chunked attention, whose mask "
+        "counts chunks from the start of the row and not of each document; pass position_ids that start again with "
+        "each document, and use_cache=False"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        family("llama4")[0](**row, **bounds)

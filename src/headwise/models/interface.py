@@ -9,6 +9,8 @@ Symbols: B batch, L query length, S key length, H query heads, G KV heads, D hea
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,16 +23,20 @@ NAME = "headwise"
 
 __all__ = ["NAME", "headwise_attention", "headwise_mask", "register"]
 
-_HONOURED = frozenset({"is_causal", "sliding_window", "softcap", "s_aux", "position_bias", "output_attentions"})
+_HONOURED = frozenset(
+    {
+        "is_causal", "sliding_window", "softcap", "s_aux", "position_bias", "output_attentions", "cu_seq_lens_q",
+        "cu_seq_lens_k",
+    }
+)  # fmt: skip
 # What transformers passes along that has no bearing on the attention weights.
 _HARMLESS = frozenset(
     {
         "cache_position", "position_ids", "use_cache", "output_hidden_states", "return_dict", "cache",
         "past_key_values", "num_items_in_batch", "position_embeddings", "layer_idx", "inputs_embeds", "logits_to_keep",
+        "max_length_q", "max_length_k",  # of the longest packed document, which cu_seq_lens_q and _k tell as well
     }
 )  # fmt: skip
-# Sequences packed one after the other without padding; only flash attention takes them.
-_PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k", "block_table"})
 
 
 def register() -> None:
@@ -54,9 +60,23 @@ def headwise_mask(
 
     transformers lets a causal mask be dropped for static caches too, where the unread slots lie behind the queries and
     the alignment is upper left. headwise aligns lower right, so the mask is dropped only where both agree.
+
+    Raises:
+        ValueError: the architecture (``config`` among the options) never calls a registered attention function.
     """
     from transformers.masking_utils import sdpa_mask
 
+    config = options.get("config")
+    if (
+        config is not None
+        and not torch.compiler.is_compiling()
+        and not _calls_registered_attention(type(config).__module__)
+    ):
+        raise ValueError(
+            "headwise attention: expected an architecture that looks its attention up in transformers' registry, got "
+            f"{config.model_type}, which has its own and would misread the masks; "
+            'use attn_implementation="eager" for this model'
+        )
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     return sdpa_mask(
         batch_size=batch_size,
@@ -67,6 +87,25 @@ def headwise_mask(
         allow_is_causal_skip=allow_is_causal_skip and aligned,
         **options,
     )
+
+
+@cache
+def _calls_registered_attention(config_module: str) -> bool:
+    """Whether models whose config class stands in this module leave attention to transformers' registry.
+
+    transformers (5.24) takes any registered name for every architecture. Ones that keep their own attention (BLOOM,
+    MPT, XGLM) would go on with masks made for another function: BLOOM lets every query look ahead then. Their modules
+    define attention and hold no registry.
+    """
+    from transformers import AttentionInterface
+
+    module = sys.modules.get(config_module.replace("configuration_", "modeling_"))
+    if module is None:
+        return True
+    held = list(vars(module).values())
+    layers = [one for one in held if isinstance(one, type) and issubclass(one, nn.Module)]
+    own = any("Attention" in layer.__name__ and layer.__module__ == module.__name__ for layer in layers)
+    return not own or any(isinstance(one, AttentionInterface) for one in held)
 
 
 def headwise_attention(
@@ -90,7 +129,8 @@ def headwise_attention(
         scaling: factor of the scores; None for ``1 / sqrt(D)``.
         dropout: must be 0: attention dropout is refused.
         **options: ``is_causal``, ``sliding_window``, ``softcap``, ``s_aux`` (sinks), ``position_bias``,
-            ``output_attentions``.
+            ``output_attentions``, ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (documents packed side by side in a batch of
+            1: none of them sees another, and causal order and window are those within the document).
 
     Returns:
         The heads' outputs ``[B, L, H, Dv]`` and, if ``output_attentions`` is set, the weights ``[B, H, L, S]``.
@@ -135,10 +175,6 @@ def _refuse_unknown(module: nn.Module, dropout: float, options: dict[str, Any]) 
         # a temperature), and ignoring it would be wrong in silence.
         if given is None or isinstance(given, bool) or option in _HONOURED or option in _HARMLESS:
             continue
-        if option in _PACKED:
-            raise ValueError(
-                f"headwise attention in {name}: {option} (packed sequences) is not supported; pad the batch instead"
-            )
         got = (
             f"a tensor of shape {list(given.shape)}" if isinstance(given, Tensor) else f"of type {type(given).__name__}"
         )
@@ -164,6 +200,7 @@ def _arguments(
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
         "bias": options.get("position_bias"),
+        "cu_seqlens": _packing(module, attention_mask, options),
     }
     if attention_mask is None:
         arguments["causal"] = causal
@@ -174,6 +211,27 @@ def _arguments(
         bias = arguments["bias"]
         arguments["bias"] = attention_mask if bias is None else attention_mask + bias
     return {name: given for name, given in arguments.items() if given is not None and given is not False}
+
+
+def _packing(module: nn.Module, attention_mask: Tensor | None, options: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """Where packed documents begin and end, of queries and keys."""
+    queries, keys = options.get("cu_seq_lens_q"), options.get("cu_seq_lens_k")
+    if queries is None and keys is None:
+        return None
+    if queries is None or keys is None:
+        given = "cu_seq_lens_q" if keys is None else "cu_seq_lens_k"
+        raise ValueError(
+            f"headwise attention in {type(module).__name__}: expected cu_seq_lens_q and cu_seq_lens_k for packed "
+            f"documents, got {given} alone; pass both"
+        )
+    kinds = getattr(getattr(module, "config", None), "layer_types", None)
+    if attention_mask is not None and kinds and kinds[getattr(module, "layer_idx", 0)] == "chunked_attention":
+        raise ValueError(
+            f"headwise attention in {type(module).__name__}: expected no cu_seq_lens_q with chunked attention, whose "
+            "mask counts chunks from the start of the row and not of each document; pass position_ids that start again "
+            "with each document, and use_cache=False"
+        )
+    return queries, keys
 
 
 def _window(module: nn.Module, sliding_window: int | None, causal: bool, key_length: int) -> tuple[int, int] | None:
