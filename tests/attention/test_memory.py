@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from headwise.attention import attention, attention_weights, attention_with_lse
+from headwise.attention import attention, attention_weights, attention_with_lse, blocks, streaming
+from headwise.attention.gradients import gradients
+from headwise.attention.problem import Problem
 from headwise.nn import GroupedQueryAttention
 from tests.attention.cases import make_case
 from tests.helpers.operations import Operations
@@ -77,3 +80,24 @@ def test_scores_of_long_inputs_stay_under_the_block_budget() -> None:
     with Operations() as ran:
         attention(long_query, key, value, softcap=5.0)
     assert ran.largest_bytes <= 32 * 2**20 < 4 * whole_map
+
+
+def test_neither_direction_makes_more_than_a_block_whatever_is_asked() -> None:
+    """Windows per head, soft-cap, bias, sinks, slopes and grouped heads together; the map would be 32 blocks."""
+    length, block_bytes = 257, 65536
+    case = make_case(1, 4, 2, length, length, 3)
+    leaves = {
+        "bias": torch.randn(4, 1, length, dtype=torch.float64),
+        "sinks": torch.randn(4, dtype=torch.float64),
+        "alibi_slopes": torch.rand(4, dtype=torch.float64),
+    }
+    options: dict[str, Any] = {"causal": True, "window": [(101, 0), None] * 2, "softcap": 3.0}
+    assert 4 * length * length * 8 > 32 * block_bytes
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
+        problem = Problem.of(case.query, case.key, case.value, **leaves, **options)
+        with Operations(case.query, case.key, case.value, *leaves.values()) as forward:
+            output, lse = streaming.forward(problem)
+        with Operations(case.query, case.key, case.value, output, lse, *leaves.values()) as backward:
+            gradients(problem, lse, torch.ones_like(output), torch.ones_like(lse), [*leaves, "query", "key", "value"])
+    for ran in (forward, backward):
+        assert 0 < ran.largest_bytes <= block_bytes, ran.largest_name
