@@ -1,8 +1,9 @@
 """Opening real checkpoints, running them on headwise attention, and watching or changing their heads."""
 
+from headwise.models.cache import headwise_cache
 from headwise.models.checkpoint import Check, Checkpoint
 from headwise.models.interface import register
 from headwise.models.load import load
 from headwise.models.probes import HeadCall
 
-__all__ = ["Check", "Checkpoint", "HeadCall", "load", "register"]
+__all__ = ["Check", "Checkpoint", "HeadCall", "headwise_cache", "load", "register"]
