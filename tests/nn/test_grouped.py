@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import headwise.nn
-from headwise.attention.reference import reference_attention
 from headwise.cache import DenseCache
-from headwise.nn import GroupedQueryAttention, LayerOutput
+from headwise.nn import GroupedQueryAttention
 from tests.helpers.compare import assert_same, assert_same_function
+from tests.nn.by_hand import by_hand
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 5, 12, 4
 
@@ -26,28 +26,11 @@ def layer(*sizes: int, **options: Any) -> GroupedQueryAttention:
     return GroupedQueryAttention(*sizes, dtype=torch.float64, **options)
 
 
-def by_hand(
-    module: GroupedQueryAttention, inputs: Tensor, context: Tensor | None = None, **options: Any
-) -> LayerOutput:
-    """The layer written out with slices of weights, one head after the other, and the oracle."""
-    source, width = inputs if context is None else context, module.head_dim
-
-    def heads_of(projection: torch.nn.Linear, tokens: Tensor, count: int) -> Tensor:
-        features = tokens @ projection.weight.T + (0 if projection.bias is None else projection.bias)
-        return torch.stack([features[..., head * width : (head + 1) * width] for head in range(count)], 1)
-
-    result = reference_attention(
-        heads_of(module.q_proj, inputs, module.num_heads),
-        heads_of(module.k_proj, source, module.num_kv_heads),
-        heads_of(module.v_proj, source, module.num_kv_heads),
-        **options,
-    )
-    mixed = torch.cat(list(result.output.unbind(1)), -1) @ module.o_proj.weight.T
-    return LayerOutput(mixed + (0 if module.o_proj.bias is None else module.o_proj.bias), result.weights)
-
-
 def test_public_names() -> None:
-    assert set(headwise.nn.__all__) == {"GroupedQueryAttention", "LayerOutput", "TorchMasks", "masks_from_torch"}
+    assert set(headwise.nn.__all__) >= {
+        "GroupedQueryAttention", "LatentAttention", "LatentForm", "LayerOutput", "ProjectedContext", "RMSNorm",
+        "RotaryEmbedding", "TorchMasks", "masks_from_torch", "to_half_split", "to_interleaved",
+    }  # fmt: skip
     assert all(hasattr(headwise.nn, name) for name in headwise.nn.__all__)
 
 
@@ -191,7 +174,7 @@ def test_full_width_heads_cost_more() -> None:
 
 def test_the_wrong_reshape_is_another_tensor() -> None:
     raw = torch.arange(BATCH * LENGTH * WIDTH).reshape(BATCH, LENGTH, WIDTH)
-    right = layer(WIDTH, HEADS)._split(raw, HEADS)
+    right = layer(WIDTH, HEADS)._heads_of(raw, None)
     assert torch.equal(right, torch.stack(raw.split(3, -1), 1))
     wrong = raw.reshape(BATCH, HEADS, LENGTH, 3)
     assert right.shape == wrong.shape

@@ -6,10 +6,14 @@ that order, and its boolean masks say True = *ignore*. Only this file knows that
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from headwise.nn.grouped import GroupedQueryAttention
 
 
 class TorchMasks(NamedTuple):
@@ -91,6 +95,24 @@ def read_torch(module: nn.MultiheadAttention) -> dict[str, Tensor]:
         state.update({f"{name}_proj.bias": bias for name, bias in biases})
         state["o_proj.bias"] = module.out_proj.bias.detach()
     return state
+
+
+def make_torch(layer: GroupedQueryAttention, reasons: Mapping[str, bool], batch_first: bool) -> nn.MultiheadAttention:
+    """The module that computes what ``layer`` computes, unless a reason against that holds."""
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"to_torch: {reason}, which torch.nn.MultiheadAttention can't express; keep this layer")
+    weight, biased = layer.o_proj.weight, layer.o_proj.bias is not None
+    module = nn.MultiheadAttention(
+        layer.embed_dim,
+        layer.num_heads,
+        bias=biased,
+        batch_first=batch_first,
+        device=weight.device,
+        dtype=weight.dtype,
+    )
+    write_torch(module, layer.state_dict())
+    return module.train(layer.training)
 
 
 @torch.no_grad()
