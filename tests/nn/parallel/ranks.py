@@ -119,7 +119,7 @@ def _work(rank: int, ranks: int, folder: Path) -> None:
             report[name] = _compared(found)
         (folder / f"{ranks}-{rank}.json").write_text(json.dumps(report))
         if broken:
-            return  # what the other ranks wait for now would be taken for something else
+            sys.exit(1)  # what the other ranks wait for now would be taken for something else
     distributed.destroy_process_group()
 
 
