@@ -36,20 +36,23 @@ def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def everything(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Windows per head, soft-cap, sinks and slopes together, with gradients for the last two."""
-    sinks = torch.zeros(HEADS, requires_grad=True)
-    slopes = torch.full((HEADS,), 0.01, requires_grad=True)
+    """Windows per head, padding, bias, soft-cap, sinks and slopes together, with gradients for the last four."""
+    length = query.shape[2]
+    options = {
+        "mask": torch.arange(length) < length - 3,
+        "bias": torch.zeros(HEADS, 1, length, requires_grad=True),
+        "sinks": torch.zeros(HEADS, requires_grad=True),
+        "alibi_slopes": torch.full((HEADS,), 0.01, requires_grad=True),
+    }
     windows = [(1023, 0)] * (HEADS // 2) + [None] * (HEADS // 2)
-    return attention(query, key, value, causal=True, window=windows, softcap=30.0, sinks=sinks, alibi_slopes=slopes)
+    return attention(query, key, value, causal=True, window=windows, softcap=30.0, **options)
 
 
 def masked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """PyTorch's own, with the boolean mask of a causal window."""
     positions = torch.arange(query.shape[2])
     behind = positions[:, None] - positions
-    return scaled_dot_product_attention(
-        query, key, value, attn_mask=(behind >= 0) & (behind < 1024), enable_gqa=True
-    )
+    return scaled_dot_product_attention(query, key, value, attn_mask=(behind >= 0) & (behind < 1024), enable_gqa=True)
 
 
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -101,3 +101,21 @@ def test_neither_direction_makes_more_than_a_block_whatever_is_asked() -> None:
             gradients(problem, lse, torch.ones_like(output), torch.ones_like(lse), [*leaves, "query", "key", "value"])
     for ran in (forward, backward):
         assert 0 < ran.largest_bytes <= block_bytes, ran.largest_name
+
+
+def test_a_mask_with_rows_is_not_kept_block_by_block() -> None:
+    """With windows per head, which keys are read by somebody is gathered block by block: only the union may stay."""
+    batch, length, block_bytes = 2, 251, 65536
+    case = make_case(batch, 4, 2, length, length, 3)
+    mask = torch.ones(length, length, dtype=torch.bool).tril()
+    mask[:, 7] = False
+    options: dict[str, Any] = {"mask": mask, "causal": True, "window": [(101, 0), None] * 2}
+    with patch.object(blocks, "DEFAULT_BLOCK_BYTES", block_bytes):
+        problem = Problem.of(case.query, case.key, case.value, **options)
+        count = len(list(problem.blocks()))
+        with Operations(case.query, case.key, case.value, mask) as ran:
+            read = problem.unread_keys
+            streaming.forward(problem)
+    assert read is not None
+    assert count * batch * 4 * length > block_bytes  # what keeping each block's share would take
+    assert 0 < ran.largest_bytes <= block_bytes, ran.largest_name

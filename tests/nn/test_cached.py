@@ -181,6 +181,20 @@ def assert_twins(module: GroupedQueryAttention, cache: KeyValueCache, twin: KeyV
     assert_same(module(inputs, causal=True, cache=cache).output, module(inputs, causal=True, cache=twin).output)
 
 
+def test_a_failure_that_cannot_be_taken_back_is_still_the_one_that_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window without margin can't take back a single token; its refusal must not stand in the failure's place."""
+    cache, module = windowed(), made()
+    with torch.no_grad():
+        module(hidden(9), causal=True, cache=cache)
+
+    def interrupted(*_: Any, **__: Any) -> Tensor:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headwise.nn.calls.attend", interrupted)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        module(hidden(1), causal=True, cache=cache)
+
+
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_failure_in_the_middle_of_attention_is_taken_back(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     module, cache, twin = made(), make(), make()

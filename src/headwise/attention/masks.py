@@ -19,7 +19,7 @@ WindowArgument: TypeAlias = Span | Sequence[Span | None] | None
 
 UNBOUNDED: Span = (None, None)
 # Far beyond every position, and far enough from the limits of int64 that a sum can't overflow.
-_FAR = 1 << 40
+FAR = 1 << 40
 
 
 def head_spans(window: WindowArgument, causal: bool, heads: int) -> tuple[Span, ...]:
@@ -90,10 +90,10 @@ def within_spans(first: Tensor, last: Tensor, keys: Tensor, spans: Sequence[Span
     """
     visible = None
     if any(left is not None for left, _ in spans):
-        lefts = keys.new_tensor([_FAR if left is None else min(left, _FAR) for left, _ in spans])
+        lefts = keys.new_tensor([FAR if left is None else min(left, FAR) for left, _ in spans])
         visible = keys >= first[:, None, :, None] - lefts[None, :, None, None]
     if any(right is not None for _, right in spans):
-        rights = keys.new_tensor([_FAR if right is None else min(right, _FAR) for _, right in spans])
+        rights = keys.new_tensor([FAR if right is None else min(right, FAR) for _, right in spans])
         before = keys <= last[:, None, :, None] + rights[None, :, None, None]
         visible = before if visible is None else visible & before
     return visible
@@ -145,8 +145,8 @@ class Reach:
 
     def seeing(self, positions: Tensor, keys: int) -> Tensor:
         """Whether queries at ``positions`` ``[B or 1, L]`` reach at least one of ``keys`` keys: ``[B|1, H|1, L]``."""
-        lefts = positions.new_tensor([_FAR if left is None else min(left, _FAR) for left, _ in self.spans])
-        rights = positions.new_tensor([_FAR if right is None else min(right, _FAR) for _, right in self.spans])
+        lefts = positions.new_tensor([FAR if left is None else min(left, FAR) for left, _ in self.spans])
+        rights = positions.new_tensor([FAR if right is None else min(right, FAR) for _, right in self.spans])
         low = (positions[:, None] - lefts[None, :, None]).clamp(min=0)
         high = (positions[:, None] + rights[None, :, None]).clamp(max=keys - 1)
         if self.key_lengths is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.attention import streaming, validation
 from headwise.attention.gradients import Gradients, gradients
-from headwise.attention.masks import Reach, Span
+from headwise.attention.masks import FAR, Reach, Span
 from headwise.attention.problem import Problem
 
 __all__ = ["attention_operator", "call_operator"]
@@ -137,7 +137,7 @@ def call_operator(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _bounds(spans: Sequence[Span]) -> list[int]:
-    return [_UNBOUNDED if bound is None else bound for span in spans for bound in span]
+    return [_UNBOUNDED if bound is None else min(bound, FAR) for span in spans for bound in span]
 
 
 def _spans(bounds: Sequence[int]) -> tuple[Span, ...]:

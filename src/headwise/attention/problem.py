@@ -287,8 +287,10 @@ class Problem:
 
     def _read_by_head(self) -> Tensor:
         if self.mask is not None and self.mask.shape[2] > 1:
-            read = [self.visible(start, stop).any(2) for start, stop in self.blocks()]
-            return torch.stack(read).any(0)
+            read = torch.zeros((), dtype=torch.bool, device=self.query.device)
+            for start, stop in self.blocks():
+                read = read | self.visible(start, stop).any(2)
+            return read
         # Spans of neighbouring queries leave no gap, so the first and the last position tell what all of them reach.
         indices = torch.arange(self.key_length, device=self.query.device)
         first, last = self.positions(0, 1), self.positions(self.query_length - 1, self.query_length)

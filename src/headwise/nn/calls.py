@@ -7,7 +7,7 @@ dim. Query ``i`` of sequence ``b`` stands at position ``start[b] + i``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,17 +216,20 @@ class Call:
         try:
             yield held
         except BaseException:
-            if kept is None:
-                self.cache.rollback(count)
-            else:
+            if kept is not None:
                 self.cache.restore(kept)
+            else:
+                # Where even a single token can't be taken back, what went wrong must be seen, not that.
+                with suppress(ValueError):
+                    self.cache.rollback(count)
             raise
 
     def _snapshot_where_needed(self, tokens: int) -> Any:
         """A copy of a cache that can't take back as many tokens as come.
 
         A single token without a named backend goes without one, which would cost more than its attention: all its
-        arguments were checked before, so that nothing can refuse it.
+        arguments were checked before, so that nothing can refuse it. Interrupted or out of memory at that moment, such
+        a cache keeps the token.
         """
         assert self.cache is not None
         margin = getattr(self.cache, "margin", tokens)
