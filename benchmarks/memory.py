@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def everything(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Windows per head, padding, bias, soft-cap, sinks and slopes together, with gradients for the last four."""
     length = query.shape[2]
-    options = {
+    options: dict[str, Any] = {
         "mask": torch.arange(length) < length - 3,
         "bias": torch.zeros(HEADS, 1, length, requires_grad=True),
         "sinks": torch.zeros(HEADS, requires_grad=True),

@@ -92,8 +92,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "counts": (([torch.zeros(1, 2, 3, 5)], []), "merge: expected as many outputs as LSEs, one at least, got 1 and 0"),
     "shapes": (
         ([torch.zeros(1, 2, 3, 5)] * 2, [torch.zeros(1, 2, 3), torch.zeros(1, 2, 4)]),
-        "merge: expected outputs [B, H, L, Dv] and LSEs [B, H, L] of equal shapes, got [1, 2, 3, 5] and [1, 2, 4] in "
-        "part 1 beside [1, 2, 3, 5] in part 0",
+        "merge: expected outputs [B, H, L, Dv] and LSEs [B, H, L] of equal shapes, got output [1, 2, 3, 5] and LSE "
+        "[1, 2, 4] in part 1 beside an output [1, 2, 3, 5] in part 0",
+    ),
+    "first part": (
+        ([torch.zeros(1, 2, 3, 5)], [torch.zeros(1, 2, 4)]),
+        "merge: expected outputs [B, H, L, Dv] and LSEs [B, H, L] of equal shapes, got output [1, 2, 3, 5] and LSE "
+        "[1, 2, 4] in part 0",
     ),
 }
 

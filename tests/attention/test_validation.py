@@ -62,12 +62,12 @@ SHAPES = {
     "padding mask": (
         {"mask": torch.ones(B, S, dtype=torch.bool)},
         "mask: expected a shape that broadcasts to [batch, heads, queries, keys] = [2, 6, 5, 7], got [2, 7]; "
-        "a padding mask [batch, keys] is passed as mask[:, None, None, :]",
+        "one of [batch, keys] is passed as mask[:, None, None, :], one of [batch, queries, keys] as mask[:, None]",
     ),
     "five axes": (
         {"bias": torch.zeros(1, 1, 1, 1, 1)},
         "bias: expected a shape that broadcasts to [batch, heads, queries, keys] = [2, 6, 5, 7], got [1, 1, 1, 1, 1]; "
-        "a padding mask [batch, keys] is passed as mask[:, None, None, :]",
+        "one of [batch, keys] is passed as bias[:, None, None, :], one of [batch, queries, keys] as bias[:, None]",
     ),
     "sinks": (
         {"sinks": torch.zeros(G)},
@@ -130,7 +130,14 @@ TYPES = {
         "key_lengths: expected integers, got torch.float32; cast with .long()",
     ),
     "offset": ({"offset": 1.5}, "offset: expected an integer, a LongTensor [2] or None, got float"),
-    "window as number": ({"window": 4}, "window: expected None, (left, right) or one of those per head, got int"),
+    "window as number": (
+        {"window": 4},
+        "window: expected None, (left, right) or one of those per head, got int; a window of the last 5 keys is (4, 0)",
+    ),
+    "floats as window": (
+        {"window": (2.0, 0)},
+        "window: expected whole numbers or None in (left, right), got (2.0, 0)",
+    ),
     "float window": (
         {"window": [(1.0, 0)] * H},
         "window: expected whole numbers or None in (left, right), got (1.0, 0)",

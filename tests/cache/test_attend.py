@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.attention import attention_weights
 from headwise.attention.reference import reference_attention
-from headwise.cache import Held, attend, attend_weights
+from headwise.cache import DenseCache, Held, attend, attend_weights
 from tests.helpers.compare import EXACT, assert_same, assert_same_function
 from tests.helpers.operations import Operations
 
@@ -165,3 +165,12 @@ def test_the_map_must_span_all_positions() -> None:
     message = "attend_weights: expected length 11, the end of what is held, got 12; pass the length of the cache"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         attend_weights(query, parts_of(key, value, [(0, 1, 2, 3, 4)]), length=12)
+
+
+def test_a_part_alone_or_a_cache_is_refused() -> None:
+    cache = DenseCache(1, 2, 5, 7)
+    held = cache.append(torch.zeros(1, 2, 3, 7), torch.zeros(1, 2, 3, 7))
+    for given, name in ((held[0], "Held"), (cache, "DenseCache")):
+        message = f"held: expected the parts that append or held() of a cache gave, got {name}; one part alone goes in"
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
+            attend(torch.zeros(1, 4, 3, 7), given)

@@ -19,7 +19,7 @@ def make(name: str, held: int) -> Any:
         return DenseCache(B, G, 2 * held, D)
     if name == "latent":
         return LatentCache(B, 2 * held, D // 2, D // 2)
-    return WindowCache(B, G, held if name == "window" else (held, held // 2), D)
+    return WindowCache(B, G, held if name == "window" else [held, held // 2], D)
 
 
 def tokens_for(cache: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:

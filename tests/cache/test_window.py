@@ -204,8 +204,19 @@ def test_heads_that_see_everything_need_a_capacity() -> None:
     [
         ({"window": -1}, ValueError, "WindowCache: expected window to be an integer of at least 0, got -1"),
         ({"window": (1, True, 2)}, ValueError, "WindowCache: expected window to be an integer of at least 0, got True"),
-        ({"window": (1, 2)}, ValueError, "WindowCache: expected one window or 3, one per KV head, got 2"),
-        ({"window": 1.5}, TypeError, "WindowCache: expected window to be an integer or one per head, got float"),
+        ({"window": [1, 2]}, ValueError, "WindowCache: expected one window or 3, one per KV head, got 2"),
+        (
+            {"window": 1.5},
+            TypeError,
+            "WindowCache: expected window to be how many keys before its own a query sees, or (left, 0), or a list "
+            "with one per KV head, got 1.5",
+        ),
+        (
+            {"window": (1, 2)},
+            ValueError,
+            "WindowCache: expected a window that looks back only, (left, 0), got (1, 2); one number per KV head is a "
+            "list",
+        ),
         ({"margin": -1}, ValueError, "WindowCache: expected margin to be an integer of at least 0, got -1"),
         ({"slack": 0}, ValueError, "WindowCache: expected slack to be a positive integer, got 0"),
         ({"capacity": 0}, ValueError, "WindowCache: expected capacity to be a positive integer, got 0"),
@@ -219,3 +230,8 @@ def test_wrong_sizes_are_refused(options: dict[str, Any], error: type[Exception]
 def test_repr_tells_windows_and_margin() -> None:
     assert "window=4, margin=3, head_dim=7" in repr(make(margin=3))
     assert "window=[2, None, 5], margin=0, capacity=13, head_dim=7" in repr(make((2, None, 5), capacity=13))
+
+
+def test_a_window_may_be_written_as_layers_take_it() -> None:
+    assert make((4, 0)).windows == make(4).windows == make([(4, 0), 4, 4]).windows == (4, 4, 4)
+    assert make([(2, 0), None, 5], capacity=13).windows == (2, None, 5)

@@ -224,8 +224,12 @@ def test_a_real_query_that_sees_no_key_is_refused() -> None:
     real = torch.ones(BATCH, LENGTH, dtype=torch.bool)
     real[1, 3] = False
     assert module(inputs, mask=mask, query_mask=real).output.isfinite().all()
+    nothing = torch.zeros(BATCH, 7, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"^key_mask: expected a token that is no padding, got none"):
+        module(inputs, hidden(7), key_mask=nothing)
+    nothing[0, 2] = True
     with pytest.raises(ValueError, match=r"^mask: expected every query that is no padding to see a key"):
-        module(inputs, hidden(7), key_mask=torch.zeros(BATCH, 7, dtype=torch.bool))
+        module(inputs, hidden(7), key_mask=nothing)
     with pytest.raises(ValueError, match=r"^mask: expected every query that is no padding to see a key"):
         module(inputs, hidden(0))
 
@@ -240,7 +244,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         ValueError, match=r"^key_mask: expected bool \[batch, keys\] = \[2, 5\] with True = a real token"
     ):
         module(inputs, key_mask=torch.ones(2, 4, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^key_mask: expected bool .* got torch.int64 \[2, 5\]$"):
+    with pytest.raises(TypeError, match=r"^key_mask: expected bool .* got torch.int64; turn 1 and 0 into"):
         module(inputs, key_mask=torch.ones(2, 5, dtype=torch.int64))
     with pytest.raises(
         ValueError, match=r"^query_mask: expected bool \[batch, queries\] = \[2, 5\] with True = a real"

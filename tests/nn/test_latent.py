@@ -278,8 +278,11 @@ def test_what_does_not_fit_is_refused() -> None:
         made(rope=RotaryEmbedding(6))
     with pytest.raises(ValueError, match=r"^hidden: expected \[batch, length, embed_dim = 11\], got \[2, 11\]$"):
         made()(torch.zeros(2, 11))
-    with pytest.raises(ValueError, match=re.escape("expected width 9 as in the cache, got 17")), torch.no_grad():
+    message = "cache: expected a LatentCache, got DenseCache; LatentAttention caches latents"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"), torch.no_grad():
         made()(hidden(), causal=True, cache=DenseCache(BATCH, 1, 13, 9, dtype=torch.float64))
+    with pytest.raises(ValueError, match=re.escape("expected width 9 as in the cache, got 17")), torch.no_grad():
+        made()(hidden(), causal=True, cache=LatentCache(BATCH, 13, 9, ROPE, dtype=torch.float64))
 
 
 def test_print_tells_the_sizes() -> None:

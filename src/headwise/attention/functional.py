@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from headwise.attention.backends import BACKENDS, choose_backend
 from headwise.attention.masks import WindowArgument
 from headwise.attention.packing import PackingArgument
+from headwise.attention.precision import full_precision
 from headwise.attention.problem import Problem
 from headwise.attention.softmax import softmax_with_sink
 
@@ -55,6 +56,8 @@ def attention(
     backend: str | None = None,
 ) -> Tensor:
     """Softmax attention with grouped heads.
+
+    Gradients go to all floating inputs; gradients of gradients need ``backend="math"``.
 
     Scores are scaled, soft-capped, biased and masked, in that order; the softmax counts the sink in its denominator
     only. A query that sees no key gets output 0 and gradient 0. What lies in keys and values that no query may read
@@ -201,7 +204,7 @@ def attention_weights(
         sinks=sinks,
         alibi_slopes=alibi_slopes,
     )
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query.device):
         return _weights(problem)
 
 
@@ -216,11 +219,7 @@ def _run(problem: Problem, backend: str | None, need_lse: bool) -> tuple[Tensor,
 
 def _compute(problem: Problem, backend: str | None, need_lse: bool) -> tuple[Tensor, Tensor | None]:
     chosen = choose_backend(BACKENDS, backend, problem, need_lse)
-    device = problem.query.device.type
-    if not torch.is_autocast_enabled(device):
-        return chosen.compute(problem, need_lse)
-    # Under autocast the products would be accumulated in half precision, against what the docstring promises.
-    with torch.autocast(device, enabled=False):
+    with full_precision(problem.query.device):
         return chosen.compute(problem, need_lse)
 
 

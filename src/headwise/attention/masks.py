@@ -47,8 +47,11 @@ def _parse_windows(window: WindowArgument, heads: int) -> list[Span]:
     if window is None:
         return [UNBOUNDED]
     if not isinstance(window, Sequence) or isinstance(window, str):
-        raise TypeError(f"window: expected None, (left, right) or one of those per head, got {type(window).__name__}")
-    if len(window) == 2 and all(bound is None or isinstance(bound, int) for bound in window):
+        hint = f"; a window of the last {window + 1} keys is ({window}, 0)" if isinstance(window, int) else ""
+        raise TypeError(
+            f"window: expected None, (left, right) or one of those per head, got {type(window).__name__}{hint}"
+        )
+    if len(window) == 2 and all(bound is None or isinstance(bound, (int, float)) for bound in window):
         return [_parse_span(window)]
     if len(window) != heads:
         raise ValueError(

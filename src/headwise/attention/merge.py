@@ -60,9 +60,10 @@ def _check_shapes(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> None:
     expected = outputs[0].shape
     for number, (output, lse) in enumerate(zip(outputs, lses, strict=True)):
         if output.dim() != 4 or output.shape != expected or lse.shape != expected[:3]:
+            beside = f" beside an output {list(expected)} in part 0" if number else ""
             raise ValueError(
-                f"merge: expected outputs [B, H, L, Dv] and LSEs [B, H, L] of equal shapes, got "
-                f"{shape_text(output)} and {shape_text(lse)} in part {number} beside {list(expected)} in part 0"
+                f"merge: expected outputs [B, H, L, Dv] and LSEs [B, H, L] of equal shapes, got output "
+                f"{shape_text(output)} and LSE {shape_text(lse)} in part {number}{beside}"
             )
 
 

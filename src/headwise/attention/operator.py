@@ -17,6 +17,7 @@ from torch import Tensor
 from headwise.attention import streaming, validation
 from headwise.attention.gradients import Gradients, gradients
 from headwise.attention.masks import FAR, Reach, Span
+from headwise.attention.precision import full_precision
 from headwise.attention.problem import Problem
 
 __all__ = ["attention_operator", "call_operator"]
@@ -49,7 +50,7 @@ def _forward_operator(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
     ``window_bounds`` left and right for all heads or of each in turn (-1 = unbounded). Outputs: ``[B, H, L, Dv]`` in
     the query's dtype and LSE ``[B, H, L]`` in the compute dtype.
     """
-    with torch.autocast(query.device.type, enabled=False):
+    with full_precision(query.device):
         return streaming.forward(_problem(query, *inputs))
 
 
@@ -67,7 +68,7 @@ def _backward_operator(
     """Gradients of the wanted ones of ``query, key, value, bias, sinks, alibi_slopes``, in that order."""
     names = [name for name, asked in zip(_DIFFERENTIABLE, wanted, strict=True) if asked]
     problem = _problem(*inputs)
-    with torch.autocast(lse.device.type, enabled=False):
+    with full_precision(lse.device):
         found = gradients(problem, lse, output_gradient, lse_gradient, names)
     return [getattr(found, name).to(getattr(problem, name).dtype) for name in names]
 

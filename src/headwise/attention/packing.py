@@ -128,7 +128,7 @@ def _bounds_tensor(given: object) -> Tensor:
         raise TypeError(
             f"cu_seqlens: expected a tensor or list of running totals, or a pair of these, got {type(given).__name__}"
         )
-    bounds = given if isinstance(given, Tensor) else torch.tensor(given)
+    bounds = given if isinstance(given, Tensor) else torch.tensor(given, dtype=None if len(given) else torch.long)
     if bounds.dtype.is_floating_point or bounds.dtype.is_complex or bounds.dtype == torch.bool:
         raise TypeError(f"cu_seqlens: expected integers, got {bounds.dtype}; cast with .int()")
     if bounds.dim() != 1 or bounds.numel() < 2:

@@ -16,6 +16,7 @@ from . import blocks, masks, validation
 from .blocks import Workspace, cut, fold_heads
 from .masks import Reach, WindowArgument
 from .packing import Bounds, Packing, PackingArgument, check_packing, read_bounds, split_documents
+from .precision import full_precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +191,7 @@ class Problem:
         """
         low, high = keys or (0, self.key_length)
         visible = self.visible(start, stop, (low, high)) if self.hides(start, stop, keys) else None
-        with torch.autocast(self.query.device.type, enabled=False):
+        with full_precision(self.query.device):
             scores = self.products(self.clean_query(start, stop, visible), low, high, workspace)
             if workspace is not None:
                 scores = scores if self.softcap is None else scores.div_(self.softcap).tanh_().mul_(self.softcap)

@@ -118,7 +118,8 @@ def _broadcastable(name: str, tensor: Tensor, shape: Sequence[int], device: torc
     if len(sizes) != 4 or any(size not in (1, full) for size, full in zip(sizes, shape, strict=True)):
         raise ValueError(
             f"{name}: expected a shape that broadcasts to [batch, heads, queries, keys] = {list(shape)}, got "
-            f"{shape_text(tensor)}; a padding mask [batch, keys] is passed as mask[:, None, None, :]"
+            f"{shape_text(tensor)}; one of [batch, keys] is passed as {name}[:, None, None, :], one of "
+            f"[batch, queries, keys] as {name}[:, None]"
         )
     return tensor.reshape(sizes)
 
@@ -178,7 +179,10 @@ def check_key_lengths(
 
 
 def settle_offset(
-    offset: int | Tensor | None, lengths: Tensor | None, shape: tuple[int, int, int, int], device: torch.device
+    offset: int | Tensor | Sequence[int] | None,
+    lengths: Tensor | None,
+    shape: tuple[int, int, int, int],
+    device: torch.device,
 ) -> int | Tensor:
     """The absolute position of the first query, for all sequences or ``[B]``: the last query stands at the last key
     unless an offset is given."""
@@ -187,7 +191,7 @@ def settle_offset(
         return keys - queries if lengths is None else lengths - queries
     if isinstance(offset, (int, torch.SymInt)) and not isinstance(offset, bool):
         return offset
-    if not isinstance(offset, Tensor):
+    if not isinstance(offset, (Tensor, Sequence)):
         raise TypeError(f"offset: expected an integer, a LongTensor [{batch}] or None, got {type(offset).__name__}")
     checked = check_positions("offset", offset, batch, device)
     assert checked is not None

@@ -185,6 +185,11 @@ def _query_heads(query: Tensor, held: Sequence[Held]) -> list[tuple[int, ...]]:
     """The query heads of every part; KV head ``g`` serves heads ``g * R`` to ``g * R + R - 1``."""
     if query.dim() != 4:
         raise ValueError(f"query: expected 4 axes [batch, heads, length, head_dim], got {list(query.shape)}")
+    if isinstance(held, Held) or not isinstance(held, Sequence):
+        raise TypeError(
+            f"held: expected the parts that append or held() of a cache gave, got {type(held).__name__}; "
+            "one part alone goes in as [part]"
+        )
     kv_heads = sorted(chain.from_iterable(part.kv_heads for part in held))
     if not kv_heads or kv_heads != list(range(len(kv_heads))):
         raise ValueError(f"held: expected parts that hold KV heads 0 to G - 1, each once, got heads {kv_heads}")

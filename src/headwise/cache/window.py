@@ -34,8 +34,9 @@ class WindowCache(BaseCache):
         batch_size: ``B``.
         num_kv_heads: ``G``.
         window: how many keys **before** its own a query sees, the ``left`` of ``(left, 0)``: Hugging Face's
-            ``sliding_window`` minus 1. One number, or one for each of ``G`` KV heads, whose query heads then all see
-            that far at most. ``None``: such heads see everything, and ``capacity`` says how much that can be.
+            ``sliding_window`` minus 1. One number, the pair ``(left, 0)`` as a tuple, or a list with one of these for
+            each of ``G`` KV heads, whose query heads then all see that far at most. ``None``: such heads see
+            everything, and ``capacity`` says how much that can be.
         head_dim: ``D``.
         value_head_dim: ``Dv``, default ``D``.
         margin: how many tokens :meth:`rollback` can take back after tokens have left the window.
@@ -46,14 +47,16 @@ class WindowCache(BaseCache):
         device: default PyTorch's default device.
 
     Raises:
-        ValueError: a size is out of range, there are not ``G`` windows, or one is None without ``capacity``.
+        TypeError: a window is none.
+        ValueError: a size is out of range, a window looks ahead, there are not ``G`` windows, or one is None without
+            ``capacity``.
     """
 
     def __init__(
         self,
         batch_size: int,
         num_kv_heads: int,
-        window: int | Sequence[int | None] | None,
+        window: int | tuple[int | None, int] | Sequence[int | tuple[int | None, int] | None] | None,
         head_dim: int,
         value_head_dim: int | None = None,
         *,
@@ -141,7 +144,7 @@ class WindowCache(BaseCache):
     def _hand_out(self, before: Counts, after: Counts) -> tuple[Held, ...]:
         return tuple(group.part(before, after) for group in self._groups)
 
-    def _forget(self, after: Counts) -> None:
+    def _refuse_to_forget(self, after: Counts) -> None:
         shortest = self._shortest()
         for sequence, (end, longest) in enumerate(zip(after, self._longest, strict=True)):
             least = 0 if shortest is None or longest <= shortest + self._margin else longest - self._margin
@@ -177,15 +180,14 @@ class WindowCache(BaseCache):
 
 
 def _read_windows(
-    window: int | Sequence[int | None] | None, heads: int, capacity: int | None
+    window: int | tuple[int | None, int] | Sequence[Any] | None, heads: int, capacity: int | None
 ) -> tuple[int | None, ...]:
     """One bound per KV head, checked."""
-    if window is None or isinstance(window, int):
-        windows: tuple[int | None, ...] = (window,) * heads
-    elif isinstance(window, Sequence) and not isinstance(window, str):
-        windows = tuple(window)
+    is_pair = isinstance(window, tuple) and len(window) == 2
+    if isinstance(window, Sequence) and not isinstance(window, str) and not is_pair:
+        windows = tuple(_left(one) for one in window)
     else:
-        raise TypeError(f"WindowCache: expected window to be an integer or one per head, got {type(window).__name__}")
+        windows = (_left(window),) * heads
     if len(windows) != heads:
         raise ValueError(f"WindowCache: expected one window or {heads}, one per KV head, got {len(windows)}")
     for left in windows:
@@ -196,3 +198,20 @@ def _read_windows(
             "for all tokens"
         )
     return windows
+
+
+def _left(window: Any) -> int | None:
+    """How far back one window looks, of a number or of ``(left, 0)``."""
+    if window is None or isinstance(window, int):
+        return window
+    if not isinstance(window, tuple) or len(window) != 2:
+        raise TypeError(
+            f"WindowCache: expected window to be how many keys before its own a query sees, or (left, 0), or a list "
+            f"with one per KV head, got {window!r}"
+        )
+    if window[1] != 0:
+        raise ValueError(
+            f"WindowCache: expected a window that looks back only, (left, 0), got {window!r}; one number per KV head "
+            "is a list"
+        )
+    return _left(window[0])

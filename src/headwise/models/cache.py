@@ -86,12 +86,15 @@ def headwise_cache(
         :class:`~headwise.cache.CacheFullError` and leaves it as it was.
 
     Raises:
+        TypeError: ``model`` is none.
         ValueError: no capacity where one is needed, a size out of range, an option of another kind, a kind that no
             layer of this model can use, or layers that hold more than keys and values.
     """
     from headwise.models.cache_layers import HeadwiseCache, HeadwiseEncoderDecoderCache
 
     model = model.model if isinstance(model, Checkpoint) else model
+    if not hasattr(model, "config"):
+        raise TypeError(f"headwise_cache: expected a transformers model or a Checkpoint, got {type(model).__name__}")
     name, config = type(model).__name__, model.config.get_text_config(decoder=True)
     options = _options(kind, {"block_size": block_size, "bits": bits, "residual": residual})
     _check_sizes({"capacity": capacity, "margin": margin} | options)

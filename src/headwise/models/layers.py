@@ -37,9 +37,15 @@ def attention_layer(
         A layer to be called with ``causal=True``. Windows are part of it.
 
     Raises:
+        TypeError: ``config`` is none.
         ValueError: the architecture, or one of its settings, is one that the layers don't have; it is named.
         IndexError: there is no such layer.
     """
+    if not hasattr(config, "model_type"):
+        raise TypeError(
+            f"attention_layer: expected a config of transformers, got {type(config).__name__}; that of a model is "
+            "model.config, that of a folder AutoConfig.from_pretrained(folder)"
+        )
     build = _ARCHITECTURES.get(config.model_type)
     if build is None:
         raise ValueError(

@@ -19,7 +19,7 @@ from headwise.attention.masks import Span, WindowArgument, head_spans, known_ran
 from headwise.attention.packing import PackingArgument, check_packing
 from headwise.attention.problem import Problem
 from headwise.cache import Held, KeyValueCache, attend, attend_weights
-from headwise.nn.checks import check_padding, check_queries_see
+from headwise.nn.checks import check_padding, check_queries_see, check_some_are_real
 
 __all__ = ["Call", "Heads"]
 
@@ -97,6 +97,8 @@ class Call:
             raise ValueError("lengths: expected none without a cache; mark padding with key_mask")
         if self.cache is None:
             return
+        if isinstance(self.cache, type) or not isinstance(self.cache, KeyValueCache):
+            raise TypeError(f"cache: expected a cache of headwise.cache, got {type(self.cache).__name__}; build one")
         if not self.causal:
             raise ValueError(
                 "cache: expected causal=True with a cache, got causal=False; "
@@ -171,6 +173,8 @@ class Call:
 
     def _check_sight(self, problem: Problem) -> None:
         if problem.query.device.type == "cpu" and not torch.compiler.is_compiling():
+            if self.key_mask is not None:
+                check_some_are_real(self.key_mask)
             check_queries_see(problem, self._real_queries(problem.batch_size, problem.query_length))
 
     def _real_queries(self, batch: int, queries: int) -> Tensor | None:

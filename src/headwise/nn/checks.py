@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.attention.problem import Problem
 
-__all__ = ["check_layer_sizes", "check_padding", "check_queries_see", "check_tokens"]
+__all__ = ["check_layer_sizes", "check_padding", "check_queries_see", "check_some_are_real", "check_tokens"]
 
 
 def check_layer_sizes(owner: str, sizes: Mapping[str, object]) -> None:
@@ -30,8 +30,11 @@ def check_tokens(name: str, tokens: Tensor, embed_dim: int) -> None:
     """Refuse what isn't ``[B, length, E]``.
 
     Raises:
+        TypeError: it is no tensor.
         ValueError: with the name of the tensor.
     """
+    if not isinstance(tokens, Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(tokens).__name__}; convert it first")
     if tokens.dim() != 3 or tokens.shape[-1] != embed_dim:
         raise ValueError(f"{name}: expected [batch, length, embed_dim = {embed_dim}], got {list(tokens.shape)}")
 
@@ -40,15 +43,34 @@ def check_padding(name: str, what: str, real: Tensor | None, expected: Sequence[
     """Refuse a padding mask that isn't boolean or has another shape.
 
     Raises:
-        ValueError: with the name of the mask.
+        TypeError: it isn't boolean.
+        ValueError: it has another shape.
     """
     if real is None or (real.dtype == torch.bool and list(real.shape) == list(expected)):
         return
     new = " (cached and new ones)" if what == "keys" else ""
+    if real.dtype != torch.bool:
+        raise TypeError(
+            f"{name}: expected bool [batch, {what}] with True = a real token{new}, got {real.dtype}; "
+            "turn 1 and 0 into that with .bool()"
+        )
     raise ValueError(
         f"{name}: expected bool [batch, {what}] = {list(expected)} with True = a real token{new}, got {real.dtype} "
         f"{list(real.shape)}"
     )
+
+
+def check_some_are_real(key_mask: Tensor) -> None:
+    """Refuse a batch that is nothing but padding: most likely its mask is turned around.
+
+    Raises:
+        ValueError: no token is real.
+    """
+    if key_mask.numel() and not bool(key_mask.any()):
+        raise ValueError(
+            "key_mask: expected a token that is no padding, got none in the whole batch; True = a real token, where "
+            "torch.nn.MultiheadAttention says True = padding"
+        )
 
 
 def check_queries_see(problem: Problem, query_mask: Tensor | None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headwise.attention.masks import WindowArgument
 from headwise.attention.packing import PackingArgument
-from headwise.cache import KeyValueCache
+from headwise.cache import KeyValueCache, LatentCache
 from headwise.nn import interop
 from headwise.nn.calls import Call
 from headwise.nn.checks import check_layer_sizes, check_tokens
@@ -58,7 +58,7 @@ class GroupedQueryAttention(HeadSettings):
         device, dtype: of the parameters.
 
     Raises:
-        TypeError: a window, soft-cap or scale is none.
+        TypeError: a window, soft-cap, scale, norm or rope is none.
         ValueError: a size is no positive integer, sizes don't divide, or a number is out of range; the message names
             them.
 
@@ -85,6 +85,7 @@ class GroupedQueryAttention(HeadSettings):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        _check_norm(qk_norm)
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         head_dim = _settle_sizes(embed_dim, num_heads, num_kv_heads, head_dim)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -97,6 +98,8 @@ class GroupedQueryAttention(HeadSettings):
         self.q_norm, self.k_norm = (
             None if qk_norm is None else RMSNorm(head_dim, eps=qk_norm, unit_offset=norm_offset, **made) for _ in "qk"
         )
+        if rope is not None and not isinstance(rope, RotaryEmbedding):
+            raise TypeError(f"rope: expected a RotaryEmbedding or None, got {type(rope).__name__}")
         if rope is not None and rope.head_dim != head_dim:
             raise ValueError(
                 f"GroupedQueryAttention: expected rope for head_dim {head_dim}, got one for {rope.head_dim}"
@@ -212,6 +215,8 @@ class GroupedQueryAttention(HeadSettings):
         cache: KeyValueCache | None,
     ) -> None:
         check_tokens("hidden", hidden, self.embed_dim)
+        if isinstance(cache, LatentCache):
+            raise TypeError("cache: expected one of keys and values, got a LatentCache, which serves LatentAttention")
         if cache is not None and context is not None:
             raise ValueError(
                 "cache: expected none with context, since only self-attention grows by its own tokens; "
@@ -266,6 +271,17 @@ class GroupedQueryAttention(HeadSettings):
         told = {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
         told |= {"head_dim": self.head_dim} | self.told_settings()
         return ", ".join(f"{name}={value}" for name, value in told.items())
+
+
+def _check_norm(eps: object) -> None:
+    if eps is None:
+        return
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
+        raise TypeError(
+            f"qk_norm: expected the eps of the norms, such as 1e-6, or None for no norms, got {type(eps).__name__}"
+        )
+    if not 0 <= eps < 1:
+        raise ValueError(f"qk_norm: expected an eps of at least 0 and below 1, got {eps}")
 
 
 def _settle_sizes(embed_dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:

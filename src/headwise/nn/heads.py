@@ -40,6 +40,8 @@ class HeadSettings(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(sinks, bool):
+            raise TypeError(f"sinks: expected True or False, got {type(sinks).__name__}; load numbers as a state dict")
         self.num_heads = num_heads
         self.spans = head_spans(window, False, num_heads)
         self.softcap = validation.check_softcap(softcap)
@@ -71,7 +73,7 @@ class HeadSettings(nn.Module):
     def told_settings(self) -> dict[str, Any]:
         """What differs from a plain layer, for ``print``."""
         window = None if self.spans == (UNBOUNDED,) else self.spans[0] if len(self.spans) == 1 else list(self.spans)
-        told = {"window": window, "softcap": self.softcap, "scale": self.scale}
+        told = {"window": window, "softcap": self.softcap, "scale": self.scale, "sinks": self.sinks is not None or None}
         return {name: value for name, value in told.items() if value is not None}
 
 

@@ -167,6 +167,10 @@ class LatentAttention(HeadSettings):
                 CPU) a query that is no padding sees no key. A cache is left as it was then.
         """
         check_tokens("hidden", hidden, self.embed_dim)
+        if cache is not None and not isinstance(cache, LatentCache):
+            raise TypeError(
+                f"cache: expected a LatentCache, got {type(cache).__name__}; LatentAttention caches latents"
+            )
         call = Call(
             mask=mask,
             bias=bias,

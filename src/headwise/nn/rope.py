@@ -122,6 +122,9 @@ class RotaryEmbedding(nn.Module):
         if dtype == torch.float64:
             frequencies = torch.tensor(self._exact, dtype=torch.float64, device=positions.device)
         else:
+            if self.inverse_frequencies.is_meta and not positions.is_meta:
+                # Built without memory and then given its weights: no state dict holds these.
+                self.inverse_frequencies = self._frequencies(torch.float32).inverse.to(positions.device)
             frequencies = self.inverse_frequencies.to(positions.device)
         places = positions[None] if positions.dim() == 1 else positions
         angles = places[:, None, :, None].to(frequencies.dtype) * frequencies  # [B or 1, 1, L, m]
