@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headwise.cache
-from headwise.cache import DenseCache, LatentCache, WindowCache, attend
+from headwise.cache import BlockPool, DenseCache, LatentCache, PagedCache, QuantizedCache, WindowCache, attend
 from tests.helpers.operations import Operations
 
 B, G, R, D, HELD = 1, 2, 3, 64, 509
@@ -93,3 +93,20 @@ def test_sequences_of_different_lengths_cost_no_copy_either(name: str) -> None:
     scores = 4 * R * cache.num_kv_heads * (HELD + 1)
     assert held[0].key_lengths is not None
     assert ran.largest_bytes <= scores < held[0].keys[0].nbytes, ran.largest_name
+
+
+@pytest.mark.parametrize("name", ["paged", "int8", "int4"])
+def test_what_is_quantized_or_in_blocks_is_made_whole_at_each_step(name: str) -> None:
+    """As ``docs/caches.md`` says: a copy of all keys and one of all values, in full precision, at each append."""
+    pool = BlockPool(HELD, 7, G, D)
+    cache: Any = PagedCache(pool, B)
+    if name != "paged":
+        cache = QuantizedCache(B, G, 2 * HELD, D, bits=int(name[3:]), residual=11)
+    step(cache, HELD)
+    key, value = tokens_for(cache, 1)
+    with Operations(*pool.planes.tensors, key, value) as ran:
+        (held,) = cache.append(key, value)
+    whole = B * G * (HELD + 1) * D * 4
+    # Apart from these two copies: their blocks before the last one is cut off, or codes on their way to numbers.
+    assert whole <= ran.largest_bytes <= 2 * whole, ran.largest_name
+    assert held.keys.shape == (B, G, HELD + 1, D)

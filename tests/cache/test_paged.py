@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -246,3 +249,76 @@ def test_repr_tells_the_sizes() -> None:
         "device='cpu', num_free=5)"
     )
     assert "num_kv_heads=3, block_size=4, head_dim=7" in repr(PagedCache(pool, 2))
+
+
+def same_blocks(first: PagedCache, second: PagedCache) -> bool:
+    return first.block_tables == second.block_tables and torch.equal(first.held()[0].keys, second.held()[0].keys)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda whole: pickle.loads(pickle.dumps(whole))], ids=["copy", "pickle"]
+)
+def test_a_copied_cache_brings_its_pool_along(again: Callable[[Any], Any]) -> None:
+    """transformers recommends a deep copy of the cache of a prefix for each prompt that begins with it."""
+    pool = make(6)
+    cache = PagedCache(pool, B)
+    cache.append(*tokens(6))
+    copied = again(cache)
+    assert copied.pool is not pool
+    assert (copied.pool.num_free, pool.num_free) == (2, 2)
+    assert same_blocks(copied, cache)
+    before = keys_of(cache).clone()
+    copied.rollback(1)
+    copied.append(*tokens(5))
+    assert (copied.pool.num_free, pool.num_free) == (0, 2)
+    assert torch.equal(keys_of(cache), before)
+    others = copied.pool
+    del copied
+    gc.collect()
+    assert (others.num_free, pool.num_free) == (6, 2)
+    PagedCache(others, 1).append(*tokens(6 * BLOCK, 1))  # and every block can be taken again
+    assert sorted(others._free) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda whole: pickle.loads(pickle.dumps(whole))], ids=["copy", "pickle"]
+)
+def test_caches_that_are_copied_together_share_a_copied_pool(again: Callable[[Any], Any]) -> None:
+    pool = make(9)
+    prompt, cache = PagedCache(pool, 1), PagedCache(pool, B)
+    prompt.append(*tokens(6, 1))
+    cache.share(prompt)
+    snapshot = prompt.snapshot()
+    copies = again([prompt, cache, snapshot])
+    other_pool = copies[0].pool
+    assert other_pool is copies[1].pool
+    assert other_pool._holders == pool._holders
+    assert (other_pool.num_free, other_pool.holders(prompt.block_tables[0][1])) == (7, 4)
+    prompt.append(*tokens(3, 1))
+    copies[1].append(*tokens(1))  # two copies of the block that four hold
+    assert other_pool.num_free == 5
+    copies[0].reset()
+    copies[0].restore(copies[2])
+    assert torch.equal(keys_of(copies[0]), keys_of(prompt)[:, :6])
+    copies.clear()
+    gc.collect()
+    assert (other_pool.num_free, pool.num_free) == (9, 5)
+
+
+def test_those_who_are_not_copied_hold_nothing_in_the_copy() -> None:
+    pool = make(6)
+    first, second = PagedCache(pool, 1), PagedCache(pool, 1)
+    first.append(*tokens(6, 1))
+    second.append(*tokens(3, 1))
+    snapshot = first.snapshot()
+    copied = copy.deepcopy(first)
+    assert (pool.num_free, copied.pool.num_free) == (3, 4)
+    copied.append(*tokens(1, 1))  # no copy of the half-filled block: nobody else holds it there
+    assert copied.pool.num_free == 4
+    assert copy.deepcopy(pool).num_free == 6
+    assert snapshot.lengths == (6,)
+
+
+def test_a_shallow_copy_of_a_pool_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^BlockPool: expected copy.deepcopy, got copy.copy; two pools can't deal"):
+        copy.copy(make())

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 from headwise.models import headwise_cache
+from headwise.models.cache_layers import HeadwiseLayer
 from headwise.models.interface import NAME
 from headwise.study.documents import read_documents
 
@@ -22,11 +23,18 @@ PROMPT = (
     "The heads of a transformer look back at what was said before, and some of them look at nothing at all. The heads "
     "of a transformer look back at"
 )
-NEW, DRAFT, WINDOW = 12, 4, 11
-WAYS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "beams": {"num_beams": 3},
-    "assisted": {"prompt_lookup_num_tokens": DRAFT},  # some drafts are right, some are not
+# A story may go on in many ways, so beams die and others take their places.
+STORY = (
+    "Once upon a time there was a little girl who lived in a small house at the edge of the forest. One day she opened "
+    "the door and saw"
+)
+# What came before after the same words misleads the lookup.
+MISLEADING = "The cat sat on the mat. The cat sat on the hat. The cat sat on the bed. The dog sat on the mat. The cat"
+NEW, DRAFT, WINDOW, CAPACITY = 12, 4, 11, 128
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "greedy": (PROMPT, {}),
+    "beams": (STORY, {"num_beams": 4}),
+    "assisted": (MISLEADING, {"prompt_lookup_num_tokens": DRAFT}),
 }
 TOKENS, CHUNK, RESIDUAL = 96, 24, 8
 
@@ -54,12 +62,13 @@ def models(demo) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def answer(demo, models):
     """New tokens of a model of ``models``, drawn in one of ``WAYS``, with a cache."""
-    inputs = demo.tokenizer(PROMPT, return_tensors="pt")
-    assert inputs.input_ids.shape[1] > 2 * WINDOW
 
     def draw(name: str, way: str, past: Any) -> list[int]:
+        prompt, options = WAYS[way]
+        inputs = demo.tokenizer(prompt, return_tensors="pt")
+        assert inputs.input_ids.shape[1] > 2 * WINDOW
         tokens = models[name].generate(
-            **inputs, max_new_tokens=NEW, do_sample=False, pad_token_id=0, past_key_values=past, **WAYS[way]
+            **inputs, max_new_tokens=NEW, do_sample=False, pad_token_id=0, past_key_values=past, **options
         )
         return tokens[0, inputs.input_ids.shape[1] :].tolist()
 
@@ -81,16 +90,44 @@ def test_a_model_with_its_weights_is_the_demo_model(demo, models):
     assert not torch.equal(cut_off[:, WINDOW:], logits[:, WINDOW:])
 
 
+@pytest.fixture
+def asked(monkeypatch) -> dict[str, list[Any]]:
+    """What ``generate`` asks the layers for: the orders of beams, and how many tokens to take back."""
+    calls: dict[str, list[Any]] = {"reorder_cache": [], "crop": []}
+
+    def recorder(method: str) -> Any:
+        carry_out = getattr(HeadwiseLayer, method)
+
+        def record(layer: HeadwiseLayer, wish: Any) -> None:
+            calls[method].append(wish.tolist() if isinstance(wish, Tensor) else -wish)
+            carry_out(layer, wish)
+
+        return record
+
+    for method in calls:
+        monkeypatch.setattr(HeadwiseLayer, method, recorder(method))
+    return calls
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("full", {}), ("full", {"kind": "paged", "block_size": 5}), ("windowed", {"margin": 2 * DRAFT})],
     ids=["dense", "paged", "window"],
 )
-def test_same_tokens_as_with_a_dynamic_cache(name, options, way, answer, expected, models):
-    past = headwise_cache(models[name], 64, **options)
+def test_same_tokens_as_with_a_dynamic_cache(name, options, way, answer, expected, models, asked):
+    past = headwise_cache(models[name], CAPACITY, **options)
     assert answer(name, way, past) == expected(name, way)
     assert past.is_sliding == [name == "windowed"] * len(past.layers)
+    assert any(order != list(range(len(order))) for order in asked["reorder_cache"]) == (way == "beams")
+    assert any(tokens > 0 for tokens in asked["crop"]) == (way == "assisted")
+
+
+@pytest.mark.parametrize(("way", "method"), [("beams", "reorder_cache"), ("assisted", "crop")])
+def test_the_tokens_would_be_others_without(way, method, answer, expected, models, monkeypatch):
+    """The prompts are such that it shows: a layer that does nothing when it is asked is found out."""
+    monkeypatch.setattr(HeadwiseLayer, method, lambda layer, wish: None)
+    assert answer("full", way, headwise_cache(models["full"], CAPACITY)) != expected("full", way)
 
 
 def losses(model: Any, past: Any, tokens: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from headwise.cache import CacheFullError
 from headwise.models import headwise_cache
-from headwise.models.cache_layers import HeadwiseLayer
+from headwise.models.cache import _dense, _layer
+from headwise.models.cache_layers import HeadwiseCache, HeadwiseLayer
 from tests.helpers.compare import EXACT, assert_same
 from tests.models import tiny
 from tests.models.caching import (
@@ -187,6 +188,23 @@ def test_taking_back_more_than_a_window_can_changes_no_layer():
     assert [layer.get_seq_length() for layer in past.layers] == [14] * tiny.LAYERS
 
 
+def test_what_one_window_refuses_no_other_layer_does():
+    """Windows of 9 and 3 tokens and a layer without any: the first and the last could take back what they hold."""
+    layers = [_layer(window, 20, 1, partial(_dense, capacity=20)) for window in (9, 3, None)]
+    past = HeadwiseCache(layers)
+    for layer in range(3):
+        past.update(torch.zeros(1, 2, 7, 5), torch.zeros(1, 2, 7, 5), layer)
+    message = (
+        "headwise_cache: a layer with a window of 3 keys cannot take back 3 tokens with margin=1; build it with "
+        "margin=3 or more"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        past.crop(-3)
+    assert [layer.get_seq_length() for layer in layers] == [7, 7, 7]
+    past.crop(-1)
+    assert [layer.get_seq_length() for layer in layers] == [6, 6, 6]
+
+
 def test_assisted_decoding_without_a_margin_is_refused():
     model = model_of("gemma2")
     past = headwise_cache(model, CAPACITY, margin=0)
@@ -198,6 +216,25 @@ def test_assisted_decoding_without_a_margin_is_refused():
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         generate(model, "gemma2", "prompt lookup", past)
     assert generate(model, "gemma2", "beams", past) == expected_tokens("gemma2", "beams")
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged", "int8"])
+def test_each_prompt_may_begin_with_a_copy_of_the_cache_of_a_prefix(kind):
+    model, prefix = model_of("llama"), tiny.tokens(1, 8)
+    past = headwise_cache(model, CAPACITY, **KINDS[kind])
+    with torch.no_grad():
+        model(input_ids=prefix, past_key_values=past)
+    for seed in (1, 2):
+        whole = torch.cat([prefix, tiny.tokens(1, 5, seed=seed)], dim=1)
+        copied, fresh = copy.deepcopy(past), headwise_cache(model, CAPACITY, **KINDS[kind])
+        with torch.no_grad():
+            model(input_ids=prefix, past_key_values=fresh)
+        answers = [
+            model.generate(whole, max_new_tokens=5, do_sample=False, pad_token_id=0, past_key_values=each).tolist()
+            for each in (copied, fresh)
+        ]
+        assert answers[0] == answers[1]
+        assert copied.get_seq_length() > past.get_seq_length() == 8
 
 
 def test_gradients_would_be_lost():

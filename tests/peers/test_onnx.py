@@ -1,8 +1,9 @@
 """Every attention case of the ONNX standard, against headwise.
 
 Each case is judged three times: in float64 against the standard's own implementation in float64, where only rounding
-may differ; in the case's dtype against the outputs that it ships, with the tolerance that it ships; and all cases of a
-dtype together, where headwise's error against float64 may be at most twice the error of the shipped outputs.
+may differ; in the case's dtype against the outputs that it ships, with the tolerance that it ships (but for those of
+``HALF_BY_HALF``); and all cases of a dtype together (``test_onnx_rounding.py``), where headwise's error against float64
+may be at most twice the error of the shipped outputs.
 
 The standard lists most cases a second time as ``..._expanded``: the same data, but a model that spells the operator out
 in smaller ones. headwise takes the operator's inputs, not its nodes, so both would be the same call; a test holds that
@@ -48,6 +49,21 @@ CASES = load_cases()
 
 # Cases that headwise has no words for, and why: the message of Inexpressible.
 LEFT_OUT = {"test_flexattention_prob_mod": "it changes the weights between softmax and values"}
+
+# Cases whose shipped outputs were computed in half precision step by step, and so lie further from the true result than
+# the shipped tolerance, or nearly as far. Meeting them would take the same roundings; headwise is held to be nearer to
+# float64 than they are instead.
+NOT_EVEN_EXACT = "the true result, rounded once to bfloat16, misses the shipped tolerance as well"
+ADDED_UP = "the true result, rounded once to float16, meets it; a fused kernel's own roundings and theirs add up"
+HALF_BY_HALF = {
+    "test_attention_3d_causal_bf16": NOT_EVEN_EXACT,
+    "test_attention_4d_attn_mask_causal_bf16": NOT_EVEN_EXACT,
+    "test_attention_4d_causal_bf16": NOT_EVEN_EXACT,
+    "test_attention_4d_causal_padded_kv_bf16": NOT_EVEN_EXACT,
+    "test_attention_4d_padded_kv_bf16": NOT_EVEN_EXACT,
+    "test_attention_4d_causal_fp16": ADDED_UP,
+    "test_attention_4d_fp16": ADDED_UP,
+}
 
 # Operators with attention in their name that are no softmax attention.
 OTHER_OPERATORS = {"LinearAttention": "a recurrence over outer products of keys and values, without a softmax"}
@@ -174,22 +190,8 @@ def test_outputs(name: str, backend: str | None) -> None:
     if in_float64 is None or in_own is None:
         return
     assert_same(in_float64, torch.from_numpy(exact(name)["Y"]))
-    if case.outputs["Y"].dtype.itemsize > 2:  # half types are judged all together below
+    if name not in HALF_BY_HALF:
         assert_within_standard(in_own, case.outputs["Y"], case)
-
-
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_error_is_at_most_twice_that_of_the_shipped_outputs(dtype: str, backend: str | None) -> None:
-    squares = {"ours": 0.0, "theirs": 0.0}
-    for name in ATTENTION:
-        shipped, right = CASES[name].outputs["Y"], torch.from_numpy(exact(name)["Y"])
-        actual = output(to_call(CASES[name]), backend) if shipped.dtype.name == dtype else None
-        if actual is not None:
-            squares["ours"] += float((actual.double() - right).square().sum())
-            squares["theirs"] += float((to_tensor(shipped).double() - right).square().sum())
-    ours, theirs = (squares[who] ** 0.5 for who in ("ours", "theirs"))
-    assert 0 < ours <= 2 * theirs, f"ours {ours:.3g}, theirs {theirs:.3g}"
 
 
 @st.composite

@@ -159,8 +159,19 @@ class BaseCache(ABC):
         """Forget the last ``tokens`` tokens, of all sequences or ``[B]``; what stays is as it was before, to the bit.
 
         Raises:
+            TypeError: something is no integer.
             ValueError: more than are held, a negative number, or more than the cache can take back. Nothing changes.
         """
+        after = self._after_rollback(tokens)
+        self._forget(after)
+        self._counts = after
+
+    def check_rollback(self, tokens: int | Tensor | Sequence[int]) -> None:
+        """Raise what :meth:`rollback` would raise, and change nothing: for several caches that go back together."""
+        self._after_rollback(tokens)
+
+    def _after_rollback(self, tokens: int | Tensor | Sequence[int]) -> Counts:
+        """How many tokens each sequence would keep, or a refusal."""
         for sequence, (count, back) in enumerate(
             zip(self._counts, counts := read_counts("rollback", tokens, self.batch_size), strict=True)
         ):
@@ -168,8 +179,8 @@ class BaseCache(ABC):
                 where = "" if is_uniform(self._counts) and is_uniform(counts) else f" of sequence {sequence}"
                 raise ValueError(f"rollback: expected 0 to {count} tokens{where} (those that are held), got {back}")
         after = tuple(count - back for count, back in zip(self._counts, counts, strict=True))
-        self._forget(after)
-        self._counts = after
+        self._refuse_to_forget(after)
+        return after
 
     def reorder(self, batch_index: Tensor | Sequence[int]) -> None:
         """Sequence ``b`` becomes a copy of what sequence ``batch_index[b]`` was; ``B`` entries (beam search).
@@ -223,8 +234,11 @@ class BaseCache(ABC):
         """Forget all tokens; the memory is kept."""
         self._counts = (0,) * self.batch_size
 
+    def _refuse_to_forget(self, after: Counts) -> None:  # noqa: B027
+        """Raise where sequences can't become so short any more."""
+
     def _forget(self, after: Counts) -> None:  # noqa: B027
-        """Prepare for shorter sequences, or refuse before anything changes."""
+        """Prepare for shorter sequences."""
 
     @abstractmethod
     def _like(self) -> Tensor:

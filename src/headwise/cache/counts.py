@@ -8,8 +8,9 @@ Axes: ``B`` batch, ``G`` KV heads, ``T`` new tokens.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
@@ -91,15 +92,22 @@ def _check_kind(name: str, tensor: Tensor, like: Tensor) -> None:
         )
 
 
-def read_counts(name: str, numbers: int | Tensor | Sequence[int], batch: int) -> Counts:
+def read_counts(name: str, numbers: SupportsIndex | Tensor | Sequence[int], batch: int) -> Counts:
     """One number for all sequences or one for each, as ``B`` integers of the host.
+
+    Args:
+        name: who asks, for errors.
+        numbers: an integer (of Python, of numpy, or a tensor without axes) for all sequences; or ``[B]``.
+        batch: ``B``.
 
     Raises:
         TypeError: something is no integer.
         ValueError: there are not ``B`` of them.
     """
-    if isinstance(numbers, int) and not isinstance(numbers, bool):
-        return (numbers,) * batch
+    if isinstance(numbers, Tensor) and numbers.dim() == 0:
+        return _integers(name, numbers[None]) * batch
+    if isinstance(numbers, SupportsIndex) and not isinstance(numbers, Tensor):
+        return (_integer(name, numbers),) * batch
     counts = _integers(name, numbers)
     if len(counts) != batch:
         raise ValueError(f"{name}: expected {batch} numbers, one per sequence, got {len(counts)}")
@@ -131,10 +139,17 @@ def _integers(name: str, numbers: object) -> Counts:
         return tuple(numbers.tolist())
     if not isinstance(numbers, Sequence) or isinstance(numbers, str):
         raise TypeError(f"{name}: expected integers, got {type(numbers).__name__}")
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{name}: expected integers, got {number!r}")
-    return tuple(numbers)
+    return tuple(_integer(name, number) for number in numbers)
+
+
+def _integer(name: str, number: object) -> int:
+    """An integer of any library as one of Python; truth values and fractions are none."""
+    if isinstance(number, bool) or (isinstance(number, Tensor) and number.dtype == torch.bool):
+        raise TypeError(f"{name}: expected integers, got {number!r}")
+    try:
+        return operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name}: expected integers, got {number!r}") from None
 
 
 def is_uniform(counts: Counts) -> bool:

@@ -27,6 +27,8 @@ class PagedCache(BaseCache):
     more. A block is copied when one of several holders writes to it. Blocks return to the pool on ``rollback`` and
     ``reset``, and when a cache or a snapshot is collected or (:meth:`Snapshot.release`) released.
 
+    ``copy.deepcopy`` copies the pool as well, with no other holders than those that are copied in the same call.
+
     What is handed out is gathered from the blocks into one tensor, a copy that lives as long as it is used.
 
     Args:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ __all__ = ["BlockPool", "BlockTables"]
 
 class BlockPool:
     """Memory for ``num_blocks`` blocks, allocated once.
+
+    In a deep copy only those hold blocks that were copied along with it (``copy.deepcopy([cache, other])`` copies a
+    pool that both share once); alone, all of its blocks are free.
 
     Args:
         num_blocks: blocks in all.
@@ -56,6 +60,9 @@ class BlockPool:
         # A block takes the place of a sequence: [blocks, G, block_size, width].
         kinds = [(head_dim, dtype), (value_head_dim, dtype)]
         self.planes = Planes.empty((num_blocks, num_kv_heads, block_size), kinds, device)
+        self._have_all_free(num_blocks)
+
+    def _have_all_free(self, num_blocks: int) -> None:
         self._holders = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # the lowest number is handed out first
 
@@ -122,6 +129,24 @@ class BlockPool:
             if self._holders[block] == 0:
                 self._free.append(block)
 
+    def adopt(self, blocks: Iterable[int]) -> None:
+        """As :meth:`hold`, of blocks that may be free: for a copied table in the pool that was copied with it."""
+        blocks = list(blocks)
+        self.hold(blocks)
+        adopted = set(blocks)
+        self._free = [block for block in self._free if block not in adopted]
+
+    def __copy__(self) -> BlockPool:
+        raise TypeError("BlockPool: expected copy.deepcopy, got copy.copy; two pools can't deal out the same memory")
+
+    def __getstate__(self) -> dict[str, Planes]:
+        # Those who hold blocks here don't hold them in a copy, unless they are copied with it: then they say so.
+        return {"planes": self.planes}
+
+    def __setstate__(self, state: dict[str, Planes]) -> None:
+        self.planes = state["planes"]
+        self._have_all_free(self.planes.tensors[0].shape[0])
+
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks."""
         from_blocks, to_blocks = (torch.tensor(blocks, device=self.planes.device) for blocks in (sources, targets))
@@ -170,6 +195,13 @@ class BlockTables:
         self.pool, self.rows = pool, rows
         weakref.finalize(self, _let_go, pool, rows).atexit = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # copy.deepcopy and pickle take the pool along, once for all tables of it that they meet.
+        return _adopting, (self.pool, self.rows)
+
+    def __copy__(self) -> BlockTables:
+        return self.copy()
+
     def copy(self, index: Sequence[int] | None = None) -> BlockTables:
         """Tables of the same blocks, each held once more; of all sequences or of some."""
         chosen = range(len(self.rows)) if index is None else index
@@ -198,6 +230,13 @@ class BlockTables:
         most = max(map(len, self.rows))
         padded = [row + [0] * (most - len(row)) for row in self.rows]
         return torch.tensor(padded, dtype=torch.int64).view(len(self.rows), most)
+
+
+def _adopting(pool: BlockPool, rows: list[list[int]]) -> BlockTables:
+    """Tables in a pool that doesn't know of them yet."""
+    for row in rows:
+        pool.adopt(row)
+    return BlockTables(pool, rows)
 
 
 def _let_go(pool: BlockPool, rows: list[list[int]]) -> None:

@@ -121,6 +121,9 @@ class KeyValueCache(Protocol):
             ValueError: more than are held, a negative number, or more than the cache can take back. Nothing changes.
         """
 
+    def check_rollback(self, tokens: int | Tensor | Sequence[int]) -> None:
+        """Raise what :meth:`rollback` would raise, and change nothing: for several caches that go back together."""
+
     def reorder(self, batch_index: Tensor | Sequence[int]) -> None:
         """Sequence ``b`` becomes a copy of what sequence ``batch_index[b]`` was; ``B`` entries (beam search).
 

@@ -160,15 +160,21 @@ class HeadwiseLayer(CacheLayerMixin):
             ValueError: a positive number, more tokens than are held, or more than a window can take back. Nothing
                 changes.
         """
+        self.check_crop(tokens_to_remove)
+        if self.cache is not None:
+            self.cache.rollback(-tokens_to_remove)
+
+    def check_crop(self, tokens_to_remove: int) -> None:
+        """Raise what :meth:`crop` would raise, and change nothing."""
         if tokens_to_remove > 0:
             raise ValueError(
                 f"crop: expected 0, or minus the number of tokens to take back, got {tokens_to_remove}; "
                 f"to keep so many of {self.get_seq_length()}, pass {tokens_to_remove - self.get_seq_length()}"
             )
-        if self.cache is None or tokens_to_remove == 0:
+        if self.cache is None:
             return
         try:
-            self.cache.rollback(-tokens_to_remove)
+            self.cache.check_rollback(-tokens_to_remove)
         except ValueError as error:
             if self._left is None or -tokens_to_remove > self.get_seq_length():
                 raise
@@ -253,8 +259,10 @@ class HeadwiseCache(Cache):
         Raises:
             ValueError: see :meth:`HeadwiseLayer.crop`.
         """
-        # Layers with a window may refuse what the others can do, and what one refuses, all of them do.
-        for layer in sorted(self._own_layers(), key=lambda layer: not layer.is_sliding):
+        # Layers with a window may refuse what the others can do, and what one refuses, none of them does.
+        for layer in self._own_layers():
+            layer.check_crop(tokens_to_remove)
+        for layer in self._own_layers():
             layer.crop(tokens_to_remove)
 
     def _own_layers(self) -> list[HeadwiseLayer]:
