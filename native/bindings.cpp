@@ -1,8 +1,9 @@
-// The only file that knows Python.
+// The module; attention stands in bindings_attention.cpp. No other file knows Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings.hpp"
 #include "cpu_features.hpp"
 #include "read_bandwidth.hpp"
 
@@ -33,4 +34,5 @@ NB_MODULE(_native, module) {
             return nb::make_tuple(result.bytes_read, result.threads, result.seconds, result.checksum);
         },
         "threads"_a, "buffer_bytes"_a, "repeats"_a);
+    headwise::bind_attention(module);
 }

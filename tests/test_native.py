@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,7 +182,9 @@ def test_without_the_compiled_part_the_door_says_how_to_get_it():
     assert native.status_line().startswith(
         f"native part: not built (this installation was made without it); to get it, {how}"
     )
-    for question in (native.cpu_features, native.cache_sizes, native.read_bandwidth):
+    tensor = SimpleNamespace(device=SimpleNamespace(type="cpu"), dtype="torch.float32")
+    decode = partial(native.decode_attention, tensor, tensor, tensor, tensor, offsets=[0], scale=1.0)
+    for question in (native.cpu_features, native.cache_sizes, native.read_bandwidth, native.instruction_sets, decode):
         with pytest.raises(native.NativeMissingError, match=re.escape(how)) as caught:
             question()
         assert str(caught.value).startswith("headwise.native: expected the compiled part headwise._native, got none")
@@ -197,6 +200,16 @@ def test_a_compiled_part_that_does_not_load_is_told_with_its_reason(monkeypatch)
         assert "GLIBC_2.99 not found" in native.status_line()
     finally:
         native._open.cache_clear()
+
+
+@built
+def test_instruction_sets_are_those_that_the_processor_has():
+    needed = {"baseline": set(), "avx2": {"avx2", "fma", "f16c"}, "neon": {"neon"}}
+    needed["avx512"] = needed["avx2"] | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    needed["avx512_bf16"] = needed["avx512"] | {"avx512_bf16"}
+    extensions = set(native.cpu_features().extensions)
+    assert set(native.instruction_sets()) == {name for name, needs in needed.items() if needs <= extensions}
+    assert native.instruction_sets()[0] == "baseline"
 
 
 @built

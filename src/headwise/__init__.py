@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headwise.attention import AttentionOutput, HeadStatistics, attention_with_lse, head_statistics
     from headwise.errors import UserError
     from headwise.layout import HeadLayout, head_name, parse_head
-    from headwise.models import load
+    from headwise.models.load import load
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     "attention_with_lse": "headwise.attention",
     "head_name": "headwise.layout",
     "head_statistics": "headwise.attention",
-    "load": "headwise.models",
+    "load": "headwise.models.load",
     "parse_head": "headwise.layout",
 }
 

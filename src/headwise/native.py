@@ -6,11 +6,13 @@ Importing this module loads nothing; the first question opens `headwise._native`
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from statistics import median
 from types import ModuleType
+from typing import Any
 
 __all__ = [
     "CacheSizes",
@@ -19,7 +21,10 @@ __all__ = [
     "ReadBandwidth",
     "cache_sizes",
     "cpu_features",
+    "decode_attention",
+    "instruction_sets",
     "is_built",
+    "prefill_attention",
     "read_bandwidth",
     "status_line",
 ]
@@ -142,6 +147,159 @@ def read_bandwidth(threads: int | None = None, *, buffer_bytes: int | None = Non
     if checksum != module.expected_checksum(bytes_read, repeats):
         raise RuntimeError("read_bandwidth: the sum of the words read is wrong; don't trust this build's measurements")
     return ReadBandwidth(bytes_read, threads, tuple(seconds))
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets that kernels were built for and that this processor has, the best one last.
+
+    The last one is used unless the environment variable `HEADWISE_ISA` names another.
+
+    Raises:
+        NativeMissingError: the compiled part isn't there.
+    """
+    return tuple(_required().kernel_names())
+
+
+def decode_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    output: Any,
+    *,
+    offsets: Sequence[int],
+    scale: float,
+    lse: Any = None,
+    key_lengths: Sequence[int] | None = None,
+    left: Sequence[int] | None = None,
+    right: Sequence[int] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    sinks: Any = None,
+    slopes: Any = None,
+    softcap: float = 0.0,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """Attention of a few queries per sequence (best: 1 to 16), each key and value read once for its whole group.
+
+    The meaning is that of `headwise.attention.attention`; sums are in float32. Tensors are PyTorch's, on the CPU, or
+    whatever has their `data_ptr()`, `shape`, `stride()`, `dtype` and `device`. Results are the same bits for any number
+    of threads.
+
+    Args:
+        query: `[B, H, L, D]`, float32, bfloat16 or float16, as key, value and output; their last axis has stride 1.
+        key: `[B, G, S, D]`; its other axes may have any stride.
+        value: `[B, G, S, Dv]`.
+        output: `[B, H, L, Dv]`, which is written.
+        offsets: position of the first query, one per sequence; key j stands at position j.
+        scale: factor of the scores.
+        lse: float32 `[B, H, L]`, contiguous, which is written; None: not asked for.
+        key_lengths: how many leading keys each sequence holds, `[B]`; later ones are never read.
+        left: how many keys before its own position a query sees, `[H]`, -1: all; None: all for every head.
+        right: the same behind its own position; 0 for every head is causal order.
+        mask: booleans that broadcast to `[B, H, L, S]`, True = may attend.
+        bias: float32, bfloat16 or float16 that broadcasts to `[B, H, L, S]`.
+        sinks: float32 `[H]`, contiguous.
+        slopes: float32 `[H]` or `[B, H]`, contiguous, of ALiBi.
+        softcap: bound of the scaled scores; 0: none.
+        threads: at most so many threads work.
+        isa: one of :func:`instruction_sets`; empty: the one that `HEADWISE_ISA` names, or the best.
+
+    Raises:
+        NativeMissingError: the compiled part isn't there.
+        TypeError: a tensor has a dtype that the kernels don't know.
+        ValueError: shapes, strides or numbers don't fit, a tensor isn't on the CPU, or there is no such `isa`.
+
+    Source: online softmax, Milakov and Gimelshein 2018 (arXiv:1805.02867); splitting along the keys as in
+    Flash-Decoding (Dao et al. 2023).
+    """
+    run = _required().decode_attention
+    options = (lse, offsets, key_lengths, left, right, mask, bias, sinks, slopes, scale, softcap, threads, isa)
+    _call(run, query, key, value, output, *options)
+
+
+def prefill_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    output: Any,
+    *,
+    offsets: Sequence[int],
+    scale: float,
+    lse: Any = None,
+    key_lengths: Sequence[int] | None = None,
+    left: Sequence[int] | None = None,
+    right: Sequence[int] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    sinks: Any = None,
+    slopes: Any = None,
+    softcap: float = 0.0,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """The same as :func:`decode_attention`, arguments and errors alike, in the way that is faster for many queries.
+
+    Source: tiles with an online softmax, Dao et al. 2022 (arXiv:2205.14135).
+    """
+    run = _required().prefill_attention
+    options = (lse, offsets, key_lengths, left, right, mask, bias, sinks, slopes, scale, softcap, threads, isa)
+    _call(run, query, key, value, output, *options)
+
+
+def _call(
+    run: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    output: Any,
+    lse: Any,
+    offsets: Sequence[int],
+    key_lengths: Sequence[int] | None,
+    left: Sequence[int] | None,
+    right: Sequence[int] | None,
+    mask: Any,
+    bias: Any,
+    sinks: Any,
+    slopes: Any,
+    *numbers: Any,
+) -> None:
+    run(
+        _described("query", query),
+        _described("key", key),
+        _described("value", value),
+        _described("output", output),
+        None if lse is None else _described("lse", lse),
+        offsets,
+        key_lengths,
+        left,
+        right,
+        None if mask is None else _described("mask", mask),
+        None if bias is None else _described("bias", bias),
+        None if sinks is None else _described("sinks", sinks),
+        None if slopes is None else _described("slopes", slopes),
+        *numbers,
+    )
+
+
+# Numbers of native/arguments.hpp, by the name of a dtype.
+_ELEMENTS = {"torch.float32": 0, "torch.bfloat16": 1, "torch.float16": 2, "torch.bool": 3}
+
+
+def _described(name: str, tensor: Any) -> tuple[int, int, Sequence[int], Sequence[int]]:
+    """What the compiled part needs of a tensor: address, element, shape, strides."""
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{name}: expected a tensor on the CPU, got one on {tensor.device}")
+    return tensor.data_ptr(), _element(tensor.dtype), tensor.shape, tensor.stride()
+
+
+@cache
+def _element(dtype: object) -> int:
+    # Keyed by the dtype itself, since making its name takes longer than the rest of a call.
+    if str(dtype) not in _ELEMENTS:
+        known = ", ".join(name.removeprefix("torch.") for name in _ELEMENTS)
+        raise TypeError(f"headwise.native: expected a tensor of one of {known}, got {dtype}; convert it first")
+    return _ELEMENTS[str(dtype)]
 
 
 def _usable_cores() -> int:

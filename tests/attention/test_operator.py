@@ -38,7 +38,7 @@ def arguments(case: Case, **options: Any) -> tuple[Any, ...]:
         return real(*given)
 
     with patch.object(operator, "attention_operator", catch):
-        operator.call_operator(Problem.of(case.query, case.key, case.value, **options))
+        operator.call_operator(Problem.of(case.query, case.key, case.value, **options), "math")
     return seen[0]
 
 
@@ -80,7 +80,7 @@ def test_opcheck_of_the_backward_operation() -> None:
 @given(case=cases())
 def test_the_operation_is_what_runs_without_gradients(case: Case) -> None:
     direct = attention_with_lse(case.query, case.key, case.value, **case.options, backend="math")
-    output, lse = operator.call_operator(Problem.of(case.query, case.key, case.value, **case.options))
+    output, lse = operator.call_operator(Problem.of(case.query, case.key, case.value, **case.options), "math")
     assert_same(output, direct.output, atol=0.0)
     assert_same(lse, direct.lse, atol=0.0)
 

@@ -67,7 +67,7 @@ def test_the_operation_takes_packed_documents_whole(case: Case) -> None:
     from headwise.attention.operator import call_operator
 
     def actual(**inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return call_operator(Problem.of(**inputs, **case.fixed()))
+        return call_operator(Problem.of(**inputs, **case.fixed()), "math")
 
     def expected(**inputs: Tensor) -> tuple[Tensor, Tensor]:
         return attention_with_lse(**inputs, **case.fixed(), backend="math")

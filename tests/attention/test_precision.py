@@ -40,7 +40,7 @@ def outputs_and_gradients(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("heads", "kv_heads", "length", "width"), [(6, 2, 37, 64), (4, 4, 131, 32), (28, 4, 19, 16)])
-@pytest.mark.parametrize("backend", ["math", "sdpa", None])
+@pytest.mark.parametrize("backend", ["math", "native", "sdpa", None])
 @pytest.mark.parametrize("backward", [False, True])
 def test_error_is_at_most_twice_that_of_pytorch(
     dtype: torch.dtype, heads: int, kv_heads: int, length: int, width: int, backend: str | None, backward: bool

@@ -97,7 +97,7 @@ SHAPES = {
         "softcap: expected a positive number, got 0.0; leave it None for no soft-cap",
     ),
     "scale": ({"scale": float("nan")}, "scale: expected a finite number, got nan"),
-    "backend": ({"backend": "magic"}, "backend: expected None or one of 'sdpa', 'math', got 'magic'"),
+    "backend": ({"backend": "magic"}, "backend: expected None or one of 'native', 'sdpa', 'math', got 'magic'"),
 }
 
 TYPES = {

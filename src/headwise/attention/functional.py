@@ -85,7 +85,7 @@ def attention(
         softcap: bound of the scaled scores, ``softcap * tanh(score / softcap)``.
         sinks: logits ``[H]`` that join the softmax denominator and have no value.
         alibi_slopes: ``[H]`` or ``[B, H]``; ``-slope * |query position - key position|`` is added to the bias.
-        backend: ``None`` (choose), ``"sdpa"`` or ``"math"``.
+        backend: ``None`` (choose), ``"native"``, ``"sdpa"`` or ``"math"``.
 
     Returns:
         ``[B, H, L, Dv]`` in the dtype of the query.

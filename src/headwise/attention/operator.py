@@ -8,13 +8,13 @@ value head dim, ``N`` packed documents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.attention import streaming, validation
+from headwise.attention import compiled, streaming, validation
 from headwise.attention.gradients import Gradients, gradients
 from headwise.attention.masks import FAR, Reach, Span
 from headwise.attention.precision import full_precision
@@ -22,6 +22,7 @@ from headwise.attention.problem import Problem
 
 __all__ = ["attention_operator", "call_operator"]
 
+_FORWARD: dict[str, Callable[[Problem], tuple[Tensor, Any]]] = {"math": streaming.forward, "native": compiled.forward}
 _UNBOUNDED = -1  # in a flat list of window bounds
 _DIFFERENTIABLE = tuple(Gradients.__dataclass_fields__)  # in the order of the schema
 
@@ -29,7 +30,7 @@ _DIFFERENTIABLE = tuple(Gradients.__dataclass_fields__)  # in the order of the s
 _INPUTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? sinks, Tensor? alibi_slopes, Tensor? mask, "
     "Tensor? offsets, Tensor? key_lengths, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt offset, "
-    "int[] window_bounds, float scale, float? softcap"
+    "int[] window_bounds, float scale, float? softcap, str kernel"
 )
 
 # Defined by schema and not by torch.library.custom_op, whose first call imports the compiler: seconds for everybody.
@@ -47,11 +48,12 @@ def _forward_operator(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
     Inputs: ``query`` ``[B, H, L, D]``, ``key`` ``[B, G, S, D]``, ``value`` ``[B, G, S, Dv]``, ``bias`` and ``mask`` of
     four axes, each full or 1, ``sinks`` ``[H]``, ``alibi_slopes`` ``[1 or B, H, 1, 1]``, ``offsets`` ``[B]`` (where it
     is None, ``offset`` holds for all), ``key_lengths`` ``[B]``, ``cu_seqlens_q`` and ``cu_seqlens_k`` ``[N + 1]``,
-    ``window_bounds`` left and right for all heads or of each in turn (-1 = unbounded). Outputs: ``[B, H, L, Dv]`` in
+    ``window_bounds`` left and right for all heads or of each in turn (-1 = unbounded), ``kernel`` what computes it
+    (``math`` or ``native``; gradients are those of ``math``). Outputs: ``[B, H, L, Dv]`` in
     the query's dtype and LSE ``[B, H, L]`` in the compute dtype.
     """
     with full_precision(query.device):
-        return streaming.forward(_problem(query, *inputs))
+        return _FORWARD[inputs[-1]](_problem(query, *inputs))
 
 
 @torch.library.register_fake("headwise::attention")
@@ -95,6 +97,7 @@ def _problem(
     window_bounds: Sequence[int],
     scale: float,
     softcap: float | None,
+    kernel: str,
 ) -> Problem:
     # In a compiled graph nobody could look at these numbers before.
     validation.check_key_lengths(key_lengths, query.shape[0], key.shape[2], query.device)
@@ -114,8 +117,8 @@ def _problem(
     )
 
 
-def call_operator(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output and LSE of a checked problem by the registered operation."""
+def call_operator(problem: Problem, kernel: str) -> tuple[Tensor, Tensor]:
+    """Output and LSE of a checked problem by the registered operation, which runs ``kernel``."""
     assert problem.value is not None  # the public door asks for a value
     offset, packing = problem.reach.offset, problem.packing or (None, None)
     output, lse = attention_operator(
@@ -133,6 +136,7 @@ def call_operator(problem: Problem) -> tuple[Tensor, Tensor]:
         _bounds(problem.reach.spans),
         problem.scale,
         problem.softcap,
+        kernel,
     )
     return output, lse
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.attention import streaming
-from headwise.attention.backends.table import Backend
+from headwise.attention.backends.table import Backend, wants_gradient
 from headwise.attention.operator import call_operator
 from headwise.attention.problem import Problem
 
@@ -21,18 +21,13 @@ def _refusal(problem: Problem, need_lse: bool) -> str | None:
 
 def _compute(problem: Problem, need_lse: bool) -> tuple[Tensor, Tensor | None]:
     if torch.compiler.is_compiling():
-        return call_operator(problem)
+        return call_operator(problem, "math")
     # torch.func's transforms know no operations of others, but follow what these are made of.
     if torch._C._are_functorch_transforms_active():
         return streaming.recorded_forward(problem)
-    if torch.is_grad_enabled() and _has_gradient(problem):
-        return call_operator(problem)
+    if wants_gradient(problem):
+        return call_operator(problem, "math")
     return streaming.forward(problem)
-
-
-def _has_gradient(problem: Problem) -> bool:
-    given = (problem.query, problem.key, problem.value, problem.bias, problem.sinks, problem.alibi_slopes)
-    return any(tensor is not None and tensor.requires_grad for tensor in given)
 
 
 MATH = Backend("math", _refusal, _compute)

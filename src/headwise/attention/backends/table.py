@@ -1,10 +1,11 @@
-"""What a backend is, and how one is chosen: the first of a short list that can do what is asked, or the named one."""
+"""What a backend is, and how one is chosen: the first of a short list that suits and can do it, or the named one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from headwise.attention.problem import Problem
@@ -19,11 +20,19 @@ class Backend:
         refusal: ``refusal(problem, need_lse)`` says why it can't do this call, or gives None if it can.
         compute: ``compute(problem, need_lse)`` gives the output ``[B, H, L, Dv]`` in the query's dtype and the LSE
             ``[B, H, L]`` in the compute dtype (None unless it was asked for).
+        suits: ``suits(problem)`` says whether to choose it, unnamed, for a call that it can do: what was measured.
     """
 
     name: str
     refusal: Callable[[Problem, bool], str | None]
     compute: Callable[[Problem, bool], tuple[Tensor, Tensor | None]]
+    suits: Callable[[Problem], bool] = lambda problem: True
+
+
+def wants_gradient(problem: Problem) -> bool:
+    """Whether autograd would follow this call."""
+    given = (problem.query, problem.key, problem.value, problem.bias, problem.sinks, problem.alibi_slopes)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
 
 
 def choose_backend(backends: Sequence[Backend], name: str | None, problem: Problem, need_lse: bool) -> Backend:
@@ -33,7 +42,7 @@ def choose_backend(backends: Sequence[Backend], name: str | None, problem: Probl
         ValueError: no backend has that name, or the named one can't do what is asked.
     """
     if name is None:
-        return next(backend for backend in backends if backend.refusal(problem, need_lse) is None)
+        return next(one for one in backends if one.suits(problem) and one.refusal(problem, need_lse) is None)
     for backend in backends:
         if backend.name == name:
             reason = backend.refusal(problem, need_lse)

@@ -1,0 +1,96 @@
+"""The way to the compiled kernels: a checked problem as they take it.
+
+Symbols: ``B`` batch, ``L`` query length, ``S`` key length, ``H`` query heads, ``D`` head dim, ``Dv`` value head dim.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from headwise.attention.masks import FAR, UNBOUNDED, Span
+from headwise.attention.problem import Problem
+from headwise.native import decode_attention, instruction_sets, is_built, prefill_attention
+
+__all__ = ["INSTRUCTION_SET", "WIDEST", "forward"]
+
+# What the kernels use here, None where they weren't built. Settled once: a graph that is being compiled can't ask.
+INSTRUCTION_SET = (os.environ.get("HEADWISE_ISA") or instruction_sets()[-1]) if is_built() else None
+WIDEST = 256  # elements of a key or a value that the kernels take
+# Queries times heads of a group from which on tiles are faster than reading each key once. Measured at 4,096 keys, 32/8
+# heads of width 128, on one thread: equal at 32 rows, 1.2 (float32) to 1.5 times (bfloat16) as fast at 64.
+PREFILL_ROWS = 32
+
+_ALL = -1  # a window without a bound
+
+
+def forward(problem: Problem, need_lse: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Output ``[B, H, L, Dv]`` in the query's dtype and LSE ``[B, H, L]`` in float32, without gradients."""
+    value = problem.value
+    assert value is not None  # the public door asks for a value
+    rows = problem.query.shape[:3]
+    output = torch.empty((*rows, value.shape[3]), dtype=problem.query.dtype)
+    lse = torch.empty(rows, dtype=torch.float32) if need_lse else None
+    left, right = _windows(problem.reach.spans, problem.num_heads)
+    run = prefill_attention if _has_many_rows(problem) else decode_attention
+    run(
+        _dense(problem.query),
+        _dense(problem.key),
+        _dense(value),
+        output,
+        lse=lse,
+        offsets=_per_sequence(problem.reach.offset, problem.batch_size),
+        key_lengths=None if problem.reach.key_lengths is None else problem.reach.key_lengths.tolist(),
+        left=left,
+        right=right,
+        mask=problem.mask,
+        bias=None if problem.bias is None else _number(problem.bias),
+        sinks=None if problem.sinks is None else problem.sinks.float().contiguous(),
+        slopes=None if problem.alibi_slopes is None else _slopes(problem.alibi_slopes),
+        scale=problem.scale,
+        softcap=problem.softcap or 0.0,
+        threads=torch.get_num_threads(),
+    )
+    return output, lse
+
+
+def _has_many_rows(problem: Problem) -> bool:
+    """Whether a key serves so many queries, over all heads of its group, that tiles are worth making."""
+    return problem.query_length * problem.num_heads >= PREFILL_ROWS * problem.num_kv_heads
+
+
+@lru_cache(maxsize=256)  # the same for every token
+def _windows(spans: tuple[Span, ...], heads: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Left and right bound of every head, as the kernels write them."""
+    if spans == (UNBOUNDED,):
+        return None, None
+    each = spans * heads if len(spans) == 1 else spans
+    left, right = zip(*each, strict=True)
+    return _bounds(left), _bounds(right)
+
+
+def _bounds(side: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(_ALL if bound is None else min(bound, FAR) for bound in side)
+
+
+def _per_sequence(offset: int | Tensor, batch: int) -> list[int]:
+    return [offset] * batch if isinstance(offset, int) else offset.tolist()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    # Kernels read rows; other strides are as they come.
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _slopes(slopes: Tensor) -> Tensor:
+    """``[1 or B, H, 1, 1]`` to ``[H]`` or ``[B, H]``."""
+    flat = slopes[..., 0, 0].float().contiguous()
+    return flat[0] if flat.shape[0] == 1 else flat
+
+
+def _number(bias: Tensor) -> Tensor:
+    return bias if bias.dtype in (torch.float32, torch.bfloat16, torch.float16) else bias.float()
