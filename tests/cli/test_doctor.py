@@ -65,7 +65,7 @@ def test_without_the_compiled_part_torch_measures(capsys, monkeypatch):
     facts = told(capsys)
     assert facts["read_bandwidth"]["method"].startswith("torch.sum: best of 3 reads of 4 MiB, ")
     assert facts["read_bandwidth"]["gigabytes_per_second"] > 0.1
-    assert facts["native"] == {"built": False, "status": native.status_line()}
+    assert facts["native"] == {"built": False, "status": native.status_line(), "kernels": []}
     assert "install a C++20 compiler" in facts["native"]["status"]
 
 
@@ -120,3 +120,16 @@ def test_zero_threads_are_refused(capsys):
     assert captured.out == ""
     assert captured.err.startswith("headwise: doctor: Invalid value for '--threads'")
     assert captured.err.count("\n") == 1
+
+
+def test_it_tells_which_kernels_are_used(monkeypatch):
+    from headwise import native
+    from headwise.cli.doctor import gather, render
+
+    monkeypatch.delenv("HEADWISE_ISA", raising=False)
+    facts = gather()
+    names = list(native.instruction_sets())
+    assert facts["native"]["kernels"] == names
+    assert f"{names[-1]} (there are {', '.join(names)})" in render(facts)
+    monkeypatch.setenv("HEADWISE_ISA", "baseline")
+    assert "baseline, as HEADWISE_ISA says (there are " in render(facts)

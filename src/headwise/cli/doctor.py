@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from pathlib import Path
@@ -52,7 +53,11 @@ def gather(threads: int | None = None) -> dict[str, Any]:
         "instruction_set": instruction_set(),
         "threads": _torch_threads(threads),
         "read_bandwidth": _read_bandwidth(threads),
-        "native": {"built": native.is_built(), "status": native.status_line()},
+        "native": {
+            "built": native.is_built(),
+            "status": native.status_line(),
+            "kernels": list(native.instruction_sets()) if native.is_built() else [],
+        },
         "cache": {"folder": str(cache_folder()), "bytes": _bytes_below(cache_folder())},
         "missing": _missing(versions),
     }
@@ -70,11 +75,20 @@ def render(facts: dict[str, Any]) -> str:
         ("threads", facts["threads"] or "unknown: torch is missing"),
         ("read bandwidth", bandwidth["method"] if speed is None else f"{speed:.1f} GB/s ({bandwidth['method']})"),
         ("native part", facts["native"]["status"].removeprefix("native part: ")),
+        ("kernels", _kernels(facts["native"]["kernels"])),
         ("cache", f"{facts['cache']['folder']} ({facts['cache']['bytes'] / 2**20:.1f} MiB in use)"),
     ]
     lines += [(f"missing: {gap['package']}", f"{gap['purpose']}; {gap['install']}") for gap in facts["missing"]]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+
+
+def _kernels(names: list[str]) -> str:
+    forced = os.environ.get("HEADWISE_ISA")
+    if not names:
+        return "none"
+    used = f"{forced}, as HEADWISE_ISA says" if forced else names[-1]
+    return f"{used} (there are {', '.join(names)})"
 
 
 def _torch_threads(threads: int | None) -> int | None:
