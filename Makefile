@@ -84,6 +84,7 @@ format: $(STAMP) ## put imports in order and format
 bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, into benchmarks/results/
 	$(RUN) benchmarks/attention.py
 	$(RUN) benchmarks/decode.py
+	$(RUN) benchmarks/generate.py
 	$(RUN) benchmarks/memory.py
 
 clean: ## remove what builds, tests and the demo left, but keep the environment

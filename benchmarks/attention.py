@@ -58,13 +58,13 @@ class Case:
         return query, key, value
 
 
-SMALL, LARGE = HeadLayout(9, 3, 64), HeadLayout(32, 8, 128)
+SMALL, MEDIUM, LARGE = HeadLayout(9, 3, 64), HeadLayout(8, 2, 128), HeadLayout(32, 8, 128)
 CASES = [
     Case(layout, batch, queries, keys, dtype)
     for dtype in DTYPES
     for layout in (SMALL, LARGE)
     for batch, queries, keys in ((1, 1, 2048), (4, 1, 2048), (1, 512, 512))
-]
+] + [Case(layout, 1, 4096, 4096, dtype) for dtype in DTYPES for layout in (SMALL, MEDIUM)]
 
 
 def rivals(case: Case) -> dict[str, Callable[[], Tensor]]:
