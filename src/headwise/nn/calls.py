@@ -19,6 +19,7 @@ from headwise.attention.masks import Span, WindowArgument, head_spans, known_ran
 from headwise.attention.packing import PackingArgument, check_packing
 from headwise.attention.problem import Problem
 from headwise.cache import Held, KeyValueCache, attend, attend_weights
+from headwise.cache.base import BaseCache
 from headwise.nn.checks import check_padding, check_queries_see, check_some_are_real
 
 __all__ = ["Call", "Heads"]
@@ -97,7 +98,9 @@ class Call:
             raise ValueError("lengths: expected none without a cache; mark padding with key_mask")
         if self.cache is None:
             return
-        if isinstance(self.cache, type) or not isinstance(self.cache, KeyValueCache):
+        # The class first: asking a protocol reads every property of the cache, which takes longer than the append.
+        known = isinstance(self.cache, BaseCache)
+        if not known and (isinstance(self.cache, type) or not isinstance(self.cache, KeyValueCache)):
             raise TypeError(f"cache: expected a cache of headwise.cache, got {type(self.cache).__name__}; build one")
         if not self.causal:
             raise ValueError(

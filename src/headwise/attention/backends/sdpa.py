@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.attention.backends.table import Backend
+from headwise.attention.backends.table import Backend, any_wants_gradient
 from headwise.attention.blocks import block_ranges, fold_heads
 from headwise.attention.problem import Problem
 
@@ -33,26 +33,22 @@ def _refusal(problem: Problem, need_lse: bool) -> str | None:
         return (
             f"it takes equal widths of key and value only, got {problem.query.shape[-1]} and {problem.value.shape[-1]}"
         )
-    if _want_gradient(problem.bias, problem.alibi_slopes):
+    if any_wants_gradient(problem.bias, problem.alibi_slopes):
         return "it gives no gradient for a bias or for ALiBi slopes"
     half_on_cpu = problem.query.dtype != problem.compute_dtype and problem.query.device.type == "cpu"
-    if half_on_cpu and _want_gradient(problem.query, problem.key, problem.value):
+    if half_on_cpu and any_wants_gradient(problem.query, problem.key, problem.value):
         return f"its gradients in {problem.query.dtype} are not accumulated in float32"
     if problem.packing is not None:
         return "it takes packed documents one by one"
     if any(isinstance(length, torch.SymInt) for length in (*problem.query.shape, *problem.key.shape)):
         return "how it cuts a call depends on its lengths, which an exported graph leaves open"
-    if _want_gradient(problem.query, problem.key, problem.value) and _keeps_masks(problem):
+    if any_wants_gradient(problem.query, problem.key, problem.value) and _keeps_masks(problem):
         return "its gradients would keep a mask of all pairs of queries and keys"
     return None
 
 
 def _keeps_masks(problem: Problem) -> bool:
     return not _plainly_causal(problem) and len(_ranges(problem)) > 1
-
-
-def _want_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _compute(problem: Problem, need_lse: bool) -> tuple[Tensor, None]:

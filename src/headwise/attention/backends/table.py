@@ -32,7 +32,12 @@ class Backend:
 def wants_gradient(problem: Problem) -> bool:
     """Whether autograd would follow this call."""
     given = (problem.query, problem.key, problem.value, problem.bias, problem.sinks, problem.alibi_slopes)
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
+    return any_wants_gradient(*given)
+
+
+def any_wants_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd would follow what is done with some of these."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def choose_backend(backends: Sequence[Backend], name: str | None, problem: Problem, need_lse: bool) -> Backend:
