@@ -3,10 +3,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
-# The Python that makes the environment, where the environment is, and more words for pytest.
+# The Python that makes the environment, where the environment is, more words for pytest, and a Python that has
+# llama-cpp-python (by default that of the environment is asked).
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+LLAMA_PYTHON ?=
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip
@@ -17,8 +19,12 @@ STAMP := $(VENV)/.headwise-installed
 TEST_STAMP := $(VENV)/.headwise-test-models-installed
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 DEMO := build/demo
+# cmake and ninja come with the environment where the system has none.
+CMAKE := PATH="$(abspath $(VENV))/bin:$$PATH" cmake
+SANITIZED := build/sanitize
+NEON := build/neon
 
-.PHONY: help setup native demo test test-slow browser lint format bench clean distclean
+.PHONY: help setup native demo test test-slow browser sanitize neon arm-tools lint format bench clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -71,6 +77,43 @@ browser:
 	    echo "make: no Chromium or Chrome with chromedriver here, so the browser tests will fail; on Debian: apt install chromium chromium-driver" >&2; \
 	fi
 
+# Built apart from the installed module. AddressSanitizer does not see the masked loads of AVX-512, so the driver runs
+# beside forbidden pages as well. The sanitizer's library has to be there before Python's own allocations, or it would
+# not watch the memory of tensors; Python itself and torch leave memory to the end of the process (leaks), and a
+# forbidden page has to end a test's process by its signal.
+sanitize: $(STAMP) ## run the native tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs GCC)
+	$(CMAKE) -S . -B $(SANITIZED) -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++ -DHEADWISE_SANITIZE=ON -DHEADWISE_DRIVER=ON \
+	    -Dnanobind_DIR="$$($(RUN) -m nanobind --cmake_dir)" -DPython_EXECUTABLE="$(abspath $(RUN))" >/dev/null
+	$(CMAKE) --build $(SANITIZED) --parallel $$(getconf _NPROCESSORS_ONLN)
+	for place in plain before_guard after_guard; do \
+	    for what in --plant "--cases 200"; do \
+	        $(SANITIZED)/headwise_driver --memory $$place $$what || exit 1; \
+	    done; \
+	done
+	module=$$(ls $(SANITIZED)/_native*.so) && \
+	    LD_PRELOAD="$$(ldd $$module | awk '/libasan|libstdc/ {print $$3}' | tr '\n' ' ')" \
+	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0 HEADWISE_NATIVE=$$module OMP_NUM_THREADS=2 \
+	    $(RUN) -m pytest -p tests.helpers.sanitized -m "not slow" tests/native tests/attention/test_native_backend.py $(ARGS)
+
+neon: arm-tools ## build the kernels for 64-bit Arm and test them in an emulator
+	$(CMAKE) -S . -B $(NEON) -DCMAKE_BUILD_TYPE=Release -DHEADWISE_MODULE=OFF -DHEADWISE_DRIVER=ON \
+	    -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ >/dev/null
+	$(CMAKE) --build $(NEON) --parallel $$(getconf _NPROCESSORS_ONLN)
+	for place in before_guard after_guard; do \
+	    for what in --plant "--cases 500"; do \
+	        qemu-aarch64 -L /usr/aarch64-linux-gnu $(NEON)/headwise_driver --memory $$place $$what || exit 1; \
+	    done; \
+	done
+
+arm-tools:
+	@found() { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; }; \
+	if found >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq g++-aarch64-linux-gnu qemu-user; \
+	else \
+	    echo "make: expected aarch64-linux-gnu-g++ and qemu-aarch64, got neither or one; on Debian: apt install g++-aarch64-linux-gnu qemu-user" >&2; exit 2; \
+	fi
+
 lint: $(STAMP) ## check style, types and the direction of imports
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -83,9 +126,12 @@ format: $(STAMP) ## put imports in order and format
 
 bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, into benchmarks/results/
 	$(RUN) benchmarks/attention.py
+	$(RUN) benchmarks/caches.py
 	$(RUN) benchmarks/decode.py
 	$(RUN) benchmarks/generate.py
+	$(RUN) benchmarks/llama.py $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON))
 	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/head_statistics.py
 
 clean: ## remove what builds, tests and the demo left, but keep the environment
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

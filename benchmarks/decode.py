@@ -12,7 +12,9 @@ Every way works through buffers that together are larger than the caches of the 
 its keys in a cache. Before anything is timed, all must give the same numbers.
 
     python benchmarks/decode.py --rounds 7 --threads 2
-    python benchmarks/decode.py --cases "32/8/128 batch 1 keys 8192"
+    python benchmarks/decode.py --cases "batch 1 keys 8192"
+
+Each batch size and number of keys has a file of its own among the results.
 """
 
 from __future__ import annotations
@@ -62,17 +64,30 @@ class Case:
         elements = 2 * self.batch * self.layout.num_kv_heads * self.keys * self.layout.head_dim
         return elements * DTYPES[self.dtype].itemsize
 
+    @property
+    def set_name(self) -> str:
+        """The cases that are written to one file."""
+        return f"batch-{self.batch}-keys-{self.keys}"
+
+    def count_buffers(self, room: int) -> int:
+        """How many caches it takes to fill `room` bytes, two at least.
+
+        One that is larger than twice that does by itself: when it has been read to its end, its beginning has left
+        every cache long ago.
+        """
+        return 1 if self.bytes_read > 2 * room else max(2, -(-room // self.bytes_read))
+
     def buffers(self, room: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """As many caches as together fill `room` bytes, two at least; all hold the same numbers."""
+        """The caches, which all hold the same numbers."""
         generator = torch.Generator().manual_seed(8191)
         cached = (self.layout.num_kv_heads, self.keys)
         first = [
             torch.randn(self.batch, number, length, self.layout.head_dim, generator=generator).to(DTYPES[self.dtype])
             for number, length in ((self.layout.num_heads, 1), cached, cached)
         ]
-        count = max(2, -(-room // self.bytes_read))
         query, key, value = first
-        return [(query, key, value), *((query, key.clone(), value.clone()) for _ in range(count - 1))]
+        others = range(self.count_buffers(room) - 1)
+        return [(query, key, value), *((query, key.clone(), value.clone()) for _ in others)]
 
 
 CASES = [
@@ -159,14 +174,23 @@ def _bind(
     return binding, output.view(query.shape), held
 
 
+def in_double(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The result in float64, one KV head of one sequence after the other, since such copies of all need much memory."""
+    rows = query.unflatten(1, (key.shape[1], -1)).squeeze(3)  # [B, G, R, D]
+    exact = torch.empty_like(rows, dtype=torch.float64)
+    for b in range(key.shape[0]):
+        for g in range(key.shape[1]):
+            exact[b, g] = scaled_dot_product_attention(rows[b, g].double(), key[b, g].double(), value[b, g].double())
+    return exact.view(query.shape)
+
+
 def check_agreement(ways: dict[str, Way], case: Case, cache: tuple[Tensor, Tensor, Tensor]) -> None:
     """A time counts only for the right result: none may be much further from float64 than PyTorch is by itself.
 
     Raises:
         SystemExit: one of them is.
     """
-    query, key, value = cache
-    exact = folded(query.double(), key.double(), value.double())
+    exact = in_double(*cache)
     off = {name: float((way(*cache).double() - exact).abs().max()) for name, way in ways.items()}
     allowed = 4 * max(off[GROUPED], off[FOLDED])
     for name, distance in off.items():
@@ -230,11 +254,22 @@ def row(result: dict[str, Any]) -> str:
     return "".join(cells)
 
 
-def fits(case: Case) -> bool:
-    """Whether two buffers of it and their float64 copies fit into this machine's memory."""
+def fits(case: Case, room: int) -> bool:
+    """Whether its buffers, and the copy of its keys that ONNX Runtime makes, fit into this machine's memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    wide = torch.float64.itemsize // DTYPES[case.dtype].itemsize
-    return case.bytes_read * (3 + wide) < memory
+    return case.bytes_read * (case.count_buffers(room) + 1) < 0.9 * memory
+
+
+def write(results: dict[str, list[dict[str, object]]], options: argparse.Namespace) -> None:
+    """One file for each batch size and number of keys, or all into the one that was asked for."""
+    files = {RESULTS / f"decode-{name}.json": found for name, found in results.items()}
+    if options.out:
+        files = {options.out: [one for found in results.values() for one in found]}
+    for file, found in files.items():
+        record = {"environment": environment_record(), "isa": native.instruction_sets()[-1], "results": found}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(record | {"rounds": options.rounds}, indent=2) + "\n", encoding="utf-8")
+        print(f"written to {file}")
 
 
 def main() -> None:
@@ -242,27 +277,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="how many times each way is timed (default: 7)")
     parser.add_argument("--threads", type=int, help="threads for all of them (default: as many as torch chooses)")
     parser.add_argument("--cases", default="", help="only cases whose name contains this")
-    parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/decode-<machine>.json)")
+    parser.add_argument("--out", type=Path, help="one JSON file for all (default: one per batch and keys)")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     room = max(256 << 20, 4 * native.cache_sizes().l3)
     print("GB/s of plain reads and of headwise, its share (* fits into the cache), times as fast as")
     print(f"{'':<38}{'reads':>7}{HEADWISE:>9}{'share':>9}{GROUPED:>16}{FOLDED:>16}{ONNX:>16}")
-    results = []
+    results: dict[str, list[dict[str, object]]] = {}
     for case in CASES:
         if options.cases in case.name:
-            if not fits(case):
-                print(f"{case.name:<38} left out: it and its check need more memory than there is", flush=True)
+            if not fits(case, room):
+                print(f"{case.name:<38} left out: it needs more memory than there is", flush=True)
                 continue
-            results.append(measure(case, options.rounds, room))
-            print(row(results[-1]), flush=True)
-    record = {"environment": environment_record(), "isa": native.instruction_sets()[-1], "results": results}
-    machine = f"{environment_record()['instruction_set']}".split()[0]
-    file = options.out or RESULTS / f"decode-{machine}-{torch.get_num_threads()}-threads.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(record | {"rounds": options.rounds}, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {file}")
+            result = measure(case, options.rounds, room)
+            results.setdefault(case.set_name, []).append(result)
+            print(row(result), flush=True)
+    write(results, options)
 
 
 if __name__ == "__main__":

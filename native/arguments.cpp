@@ -3,84 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <stdexcept>
+
+#include "argument_checks.hpp"
 
 namespace headwise {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-std::string text_of(const Shape& shape) {
-    std::string text = "[";
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) text += (axis ? ", " : "") + std::to_string(shape[axis]);
-    return text + "]";
-}
-
-const char* text_of(Element element) {
-    switch (element) {
-        case Element::f32: return "float32";
-        case Element::bf16: return "bfloat16";
-        case Element::f16: return "float16";
-        default: return "bool";
-    }
-}
-
-[[noreturn]] void refuse(const std::string& name, const std::string& expected, const std::string& got) {
-    throw std::invalid_argument(name + ": expected " + expected + ", got " + got);
-}
-
-std::int64_t bytes_of(Element element) {
-    if (element == Element::truth) return 1;
-    return element == Element::f32 ? 4 : 2;
-}
-
-bool is_empty(const TensorArgument& tensor) {
-    return std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
-}
-
-void check_memory(const std::string& name, const TensorArgument& tensor) {
-    if (tensor.shape.size() != tensor.stride.size()) {
-        refuse(name, "as many strides as axes", text_of(tensor.stride) + " for shape " + text_of(tensor.shape));
-    }
-    for (const std::int64_t size : tensor.shape) {
-        if (size < 0) refuse(name, "sizes of 0 or more", text_of(tensor.shape));
-    }
-    if (is_empty(tensor)) return;
-    if (tensor.data == nullptr) refuse(name, "a pointer to its memory", "none");
-    if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes_of(tensor.element)) != 0) {
-        refuse(name, "memory aligned to its elements of " + std::to_string(bytes_of(tensor.element)) + " bytes",
-               "another address");
-    }
-}
-
-void check_element(const std::string& name, const TensorArgument& tensor, Element expected) {
-    if (tensor.element != expected) refuse(name, text_of(expected), text_of(tensor.element));
-}
-
-void check_shape(const std::string& name, const TensorArgument& tensor, const std::string& axes, const Shape& shape) {
-    if (tensor.shape != shape) refuse(name, axes + " = " + text_of(shape), text_of(tensor.shape));
-}
-
-void check_contiguous(const std::string& name, const TensorArgument& tensor) {
-    if (is_empty(tensor)) return;
-    std::int64_t expected = 1;
-    for (std::size_t axis = tensor.shape.size(); axis-- > 0;) {
-        if (tensor.shape[axis] > 1 && tensor.stride[axis] != expected) {
-            refuse(name, "contiguous memory",
-                   "strides " + text_of(tensor.stride) + " for shape " + text_of(tensor.shape));
-        }
-        expected *= tensor.shape[axis];
-    }
-}
 
 // Query, key, value or output: four axes of which the last lies closely packed.
 void check_vectors(const std::string& name, const TensorArgument& tensor, const std::string& axes, Element element) {
     if (tensor.shape.size() != 4) refuse(name, axes, text_of(tensor.shape));
     check_element(name, tensor, element);
     check_memory(name, tensor);
-    if (tensor.shape[3] > 1 && tensor.stride[3] != 1 && !is_empty(tensor)) {
-        refuse(name, "a last axis with stride 1", "strides " + text_of(tensor.stride) + "; call .contiguous() on it");
-    }
+    check_last_axis(name, tensor);
 }
 
 template <class Pointer>
@@ -111,16 +45,9 @@ Strided<Pointer> broadcast(const std::string& name, const TensorArgument& tensor
     return result;
 }
 
-void check_count(const std::string& name, const std::vector<std::int64_t>& values, const char* axis,
-                 std::int64_t count) {
-    if (static_cast<std::int64_t>(values.size()) != count) {
-        refuse(name, std::string(axis) + " = " + std::to_string(count) + " numbers", std::to_string(values.size()));
-    }
-}
-
 void check_sizes(const Arguments& given, Call& call) {
     const Element element = given.query.element;
-    if (element == Element::truth) refuse("query", "float32, bfloat16 or float16", "bool");
+    if (!is_number(element)) refuse("query", "float32, bfloat16 or float16", text_of(element));
     check_vectors("query", given.query, "[B, H, L, D]", element);
     check_vectors("key", given.key, "[B, G, S, D]", element);
     check_vectors("value", given.value, "[B, G, S, Dv]", element);
@@ -180,7 +107,9 @@ void check_scores(const Arguments& given, Call& call) {
         call.mask = broadcast<const std::uint8_t*>("mask", *given.mask, full);
     }
     if (given.bias) {
-        if (given.bias->element == Element::truth) refuse("bias", "float32, bfloat16 or float16", "bool");
+        if (!is_number(given.bias->element)) {
+            refuse("bias", "float32, bfloat16 or float16", text_of(given.bias->element));
+        }
         call.bias = broadcast<const void*>("bias", *given.bias, full);
         call.bias_type = static_cast<Type>(given.bias->element);
     }

@@ -10,7 +10,8 @@
 
 namespace headwise {
 
-enum class Element : std::uint8_t { f32, bf16, f16, truth };
+enum class Element : std::uint8_t { f32, bf16, f16, truth, i64, i8, u8, i32 };
+inline constexpr Element last_element = Element::i32;
 
 // Memory with a shape. The pointer is taken at its word; everything else is checked.
 struct TensorArgument {

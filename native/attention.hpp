@@ -36,6 +36,8 @@ struct Strided {
     Strides stride{};
 };
 
+struct Statistics;  // statistics.hpp
+
 struct Call {
     std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0, value_width = 0;
     Type type = Type::f32;          // of query, key, value and output
@@ -58,6 +60,7 @@ struct Call {
     float scale = 1.0f;
     float softcap = 0.0f;                       // 0: none
     int threads = 1;                            // at most so many; results do not depend on it
+    const Statistics* statistics = nullptr;     // what prefill is to read off the weights; nullptr: nothing
 };
 
 // Keys begin to end - 1; empty where end <= begin.

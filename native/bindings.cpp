@@ -1,4 +1,4 @@
-// The module; attention stands in bindings_attention.cpp. No other file knows Python.
+// The module; attention stands in bindings_attention.cpp, caches in bindings_caches.cpp. No other file knows Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -35,4 +35,6 @@ NB_MODULE(_native, module) {
         },
         "threads"_a, "buffer_bytes"_a, "repeats"_a);
     headwise::bind_attention(module);
+    headwise::bind_statistics(module);
+    headwise::bind_caches(module);
 }

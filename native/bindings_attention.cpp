@@ -12,9 +12,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace headwise {
-namespace {
-
-using Numbers = std::vector<std::int64_t>;
 
 Numbers numbers_of(nb::handle sequence) {
     const auto tuple = nb::cast<nb::tuple>(sequence);
@@ -26,7 +23,9 @@ Numbers numbers_of(nb::handle sequence) {
 TensorArgument tensor_of(const nb::tuple& parts) {
     if (parts.size() != 4) throw nb::value_error("expected (address, element, shape, strides)");
     const auto element = nb::cast<unsigned>(parts[1]);
-    if (element > static_cast<unsigned>(Element::truth)) throw nb::value_error("expected an element from 0 to 3");
+    if (element > static_cast<unsigned>(last_element)) {
+        throw nb::value_error("expected an element of native/arguments.hpp");
+    }
     TensorArgument tensor;
     tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(parts[0]));
     tensor.element = static_cast<Element>(element);
@@ -39,6 +38,8 @@ std::optional<TensorArgument> tensor_of(const std::optional<nb::tuple>& parts) {
     if (!parts) return std::nullopt;
     return tensor_of(*parts);
 }
+
+namespace {
 
 using Run = void (*)(const Call&, const Kernels&);
 

@@ -26,49 +26,98 @@ DecodeRow row_at(const Call& call, std::int64_t b, std::int64_t h, std::int64_t 
     return row;
 }
 
+// Keys and values that lie one after the other in memory: of a tile all, or those of one block.
+struct Piece {
+    const std::byte *key, *value;
+    std::int64_t begin, count;  // positions
+};
+
 // One item at work: what stays the same from tile to tile.
 template <class T>
 struct Work {
     const Call& call;
+    const Segment& segment;
     const DecodeItem& item;
     DecodeScratch scratch;
-    std::int64_t rows, tile, query_width, sums_width;
+    std::int64_t rows, tile, room, query_width, sums_width;
     float *largest, *totals, *sums;  // [rows], [rows], [rows, sums_width]: the partial result
-    const T *key, *value;            // at key 0
 
-    Work(const Call& of, const DecodeItem& one, std::byte* memory, float* partial)
+    Work(const Call& of, const Segment& part, const DecodeItem& one, std::byte* memory, float* partial)
         : call(of),
+          segment(part),
           item(one),
           scratch(decode_scratch(of, memory)),
           rows(group_rows(of)),
-          tile(tile_keys(of)),
+          tile(tile_keys(of, part.storage)),
+          room(score_room(of)),
           query_width(padded(of.width)),
           sums_width(padded(of.value_width)),
           largest(partial),
           totals(partial + rows),
-          sums(partial + 2 * rows),
-          key(row_of<T>(of.key, one.b, one.g, 0)),
-          value(row_of<T>(of.value, one.b, one.g, 0)) {}
+          sums(partial + 2 * rows) {}
 
-    const Packed<T>* query(std::int64_t r) const {
-        return reinterpret_cast<const Packed<T>*>(scratch.query) + r * query_width;
+    const Packed<T>* query(std::int64_t r) const { return packed_query(r); }
+    Packed<T>* packed_query(std::int64_t r) const {
+        return reinterpret_cast<Packed<T>*>(scratch.query) + r * query_width;
     }
-    float* scores(std::int64_t r) const { return scratch.scores + r * tile; }
+    float* scores(std::int64_t r) const { return scratch.scores + r * room; }
     float* sums_of(std::int64_t r) const { return sums + r * sums_width; }
+    bool has_scales() const { return segment.storage != Storage::plain; }
+    bool has_blocks() const { return segment.table.data != nullptr; }
+
+    // Where the slot of a position lies: the index of its sequence or block, the slot in there, and how many follow.
+    struct Place {
+        std::int64_t index, slot, left;
+    };
+    Place place(std::int64_t position) const {
+        const std::int64_t slot = slot_of(segment, item.b, position), size = segment.table.block_size;
+        if (!has_blocks()) return {item.b, slot, position_limit};
+        return {block_at(segment.table, item.b, slot / size), slot % size, size - slot % size};
+    }
+    // The longest piece from `begin` on that ends at `end` or before.
+    Piece piece(std::int64_t begin, std::int64_t end) const {
+        const Place at = place(begin);
+        const auto address = [&](const StoredRows& rows_of) {
+            const auto& stride = rows_of.stride;
+            return rows_of.data + at.index * stride[0] + item.g * stride[1] + at.slot * stride[2];
+        };
+        return {address(segment.key), address(segment.value), begin, smaller(end - begin, at.left)};
+    }
+    Rows<T> keys_of(const Piece& piece) const {
+        return {piece.key, segment.key.stride[2], call.width, piece.count};
+    }
+    Rows<T> values_of(const Piece& piece) const {
+        return {piece.value, segment.value.stride[2], call.value_width, piece.count};
+    }
 };
+
+template <class Q, class T>
+void pack_queries(const Work<T>& work) {
+    const Call& call = work.call;
+    for (std::int64_t r = 0; r < work.rows; ++r) {
+        const std::int64_t h = work.item.g * group_size(call) + r / call.queries, i = r % call.queries;
+        pack_query<T>(row_of<Q>(call.query, work.item.b, h, i), call.width, work.packed_query(r));
+    }
+}
 
 template <class T>
 void begin_rows(const Work<T>& work) {
     const Call& call = work.call;
-    const std::int64_t first_head = work.item.g * group_size(call);
     for (std::int64_t r = 0; r < work.rows; ++r) {
-        const std::int64_t h = first_head + r / call.queries, i = r % call.queries;
+        const std::int64_t h = work.item.g * group_size(call) + r / call.queries, i = r % call.queries;
         work.scratch.rows[r] = row_at(call, work.item.b, h, i);
-        pack_query(row_of<T>(call.query, work.item.b, h, i), call.width,
-                   reinterpret_cast<Packed<T>*>(work.scratch.query) + r * work.query_width);
         work.largest[r] = -infinity;
         work.totals[r] = 0.0f;
         for (std::int64_t at = 0; at < work.sums_width; at += lanes) store(work.sums_of(r) + at, zero());
+    }
+    if constexpr (as_pairs<T>) {
+        pack_queries<BFloat16>(work);
+    } else if constexpr (is_codes<T>) {
+        if (call.type == Type::f32) return pack_queries<float>(work);
+        if (call.type == Type::bf16) return pack_queries<BFloat16>(work);
+        return pack_queries<Half>(work);
+    } else {
+        pack_queries<T>(work);  // plain numbers are of the query's type
     }
 }
 
@@ -85,72 +134,109 @@ std::int64_t list_active(const Work<T>& work, Tile tile) {
 }
 
 template <class T>
-Ahead keys_ahead(const Work<T>& work, Tile tile) {
-    if (reads_in_long_runs(work.call)) return {};
-    const std::int64_t next = tile.begin + tile.count, stride = work.call.key.stride[2];
-    const auto size = static_cast<std::int64_t>(sizeof(T));
-    return {reinterpret_cast<const std::byte*>(work.key + next * stride), stride * size,
-            smaller(work.tile, work.item.keys.end - next), work.call.width * size};
+Ahead ahead_of(const Rows<T>& rows) {
+    return {rows.data, rows.stride, rows.count, bytes_of_columns<T>(rows.width)};
+}
+
+// What to fetch while a piece is scored. Short tiles need its values next. In long ones memory is read in its order,
+// which the processor follows by itself but for the way from one block to the next.
+template <class T>
+Ahead while_scoring(const Work<T>& work, const Piece& piece, std::int64_t end) {
+    if (!reads_in_long_runs(work.call)) return ahead_of(work.values_of(piece));
+    const std::int64_t next = piece.begin + piece.count;
+    return work.has_blocks() && next < end ? ahead_of(work.keys_of(work.piece(next, end))) : Ahead{};
+}
+
+// The same while its values are added. Short tiles need the keys of the tile after this one.
+template <class T>
+Ahead while_adding(const Work<T>& work, const Piece& piece, Tile tile) {
+    const std::int64_t next = piece.begin + piece.count, end = tile.begin + tile.count;
+    if (reads_in_long_runs(work.call)) {
+        return work.has_blocks() && next < end ? ahead_of(work.values_of(work.piece(next, end))) : Ahead{};
+    }
+    const std::int64_t there = piece.begin + tile.count, last = smaller(end + work.tile, work.item.keys.end);
+    return there < last ? ahead_of(work.keys_of(work.piece(there, last))) : Ahead{};
 }
 
 template <class T>
-Ahead values_ahead(const Work<T>& work, Tile tile) {
-    if (reads_in_long_runs(work.call)) return {};
-    const std::int64_t stride = work.call.value.stride[2];
-    const auto size = static_cast<std::int64_t>(sizeof(T));
-    return {reinterpret_cast<const std::byte*>(work.value + tile.begin * stride), stride * size, tile.count,
-            work.call.value_width * size};
-}
-
-template <class T>
-void score_tile(const Work<T>& work, Tile tile, std::int64_t active) {
-    const T* key = work.key + tile.begin * work.call.key.stride[2];
-    Ahead ahead = values_ahead(work, tile);
+void score_piece(const Work<T>& work, Tile tile, const Piece& piece, std::int64_t active) {
+    Ahead ahead = while_scoring(work, piece, tile.begin + tile.count);
     for (std::int64_t x = 0; x < active; x += most_rows) {
         const int rows = static_cast<int>(smaller(active - x, std::int64_t{most_rows}));
         const Packed<T>* query[most_rows] = {};
         float* scores[most_rows] = {};
         for (int y = 0; y < rows; ++y) {
             query[y] = work.query(work.scratch.active[x + y]);
-            scores[y] = work.scores(work.scratch.active[x + y]);
+            scores[y] = work.scores(work.scratch.active[x + y]) + (piece.begin - tile.begin);
         }
-        score_rows<T>(rows, work.call, key, tile.count, query, scores, ahead);
+        score_rows<T>(rows, work.keys_of(piece), query, scores, ahead);
         ahead.rows = 0;
     }
 }
 
 template <class T>
+void score_tile(const Work<T>& work, Tile tile, std::int64_t active) {
+    const std::int64_t end = tile.begin + tile.count;
+    for (std::int64_t begin = tile.begin; begin < end;) {
+        const Piece piece = work.piece(begin, end);
+        score_piece(work, tile, piece, active);
+        begin += piece.count;
+    }
+}
+
+void copy_scales(const StoredRows& rows, std::int64_t g, std::int64_t index, std::int64_t slot, std::int64_t count,
+                 float* to) {
+    const auto& stride = rows.scale_stride;
+    const float* from = rows.scales + index * stride[0] + g * stride[1] + slot * stride[2];
+    for (std::int64_t j = 0; j < count; ++j) to[j] = from[j * stride[2]];
+}
+
+// The scales of a tile side by side, as the softmax takes them.
+template <class T>
+void take_scales(const Work<T>& work, Tile tile) {
+    for (std::int64_t done = 0; done < tile.count;) {
+        const auto at = work.place(tile.begin + done);
+        const std::int64_t count = smaller(at.left, tile.count - done);
+        copy_scales(work.segment.key, work.item.g, at.index, at.slot, count, work.scratch.key_scales + done);
+        copy_scales(work.segment.value, work.item.g, at.index, at.slot, count, work.scratch.value_scales + done);
+        done += count;
+    }
+}
+
+template <class T>
 void weigh_tile(const Work<T>& work, Tile tile, std::int64_t active, bool something_hidden) {
+    const float* key_scales = work.has_scales() ? work.scratch.key_scales : nullptr;
+    const float* value_scales = work.has_scales() ? work.scratch.value_scales : nullptr;
     for (std::int64_t x = 0; x < active; ++x) {
         const std::int64_t r = work.scratch.active[x];
-        const std::uint8_t* visible = something_hidden ? work.scratch.visible + r * work.tile : nullptr;
+        const std::uint8_t* visible =
+            something_hidden ? work.scratch.visible + r * longest_tile(work.call) : nullptr;
         float* scores = work.scores(r);
-        const float tile_largest = finish_scores(work.call, work.scratch.rows[r], tile, visible, scores);
-        take_in(tile_largest, scores, tile.count, work.largest[r], work.totals[r], work.sums_of(r), work.sums_width);
+        const float tile_largest = finish_scores(work.call, work.scratch.rows[r], tile, visible, key_scales, scores);
+        take_in(tile_largest, scores, tile.count, value_scales, work.largest[r], work.totals[r], work.sums_of(r),
+                work.sums_width);
     }
 }
 
 // The keys that only some rows may touch, one row after the other.
 template <class T>
-void add_apart(const Work<T>& work, const TileKeys& keys, TileValues<T> values, std::int64_t active) {
-    values.count = 1;
+void add_apart(const Work<T>& work, Tile tile, const TileKeys& keys, std::int64_t active) {
     for (std::int64_t k = 0; k < keys.apart_count; ++k) {
-        values.keys = keys.apart + k;
+        const std::int32_t* key = keys.apart + k;
+        const Piece piece = work.piece(tile.begin + *key, tile.begin + *key + 1);
+        const TileValues<T> values{work.values_of(piece), *key, key, 1};
         for (std::int64_t x = 0; x < active; ++x) {
             const std::int64_t r = work.scratch.active[x];
-            if (work.scratch.visible[r * work.tile + keys.apart[k]] == 0) continue;
+            if (work.scratch.visible[r * longest_tile(work.call) + *key] == 0) continue;
             const float* weights = work.scores(r);
             float* sums = work.sums_of(r);
-            add_rows<T>(1, values, work.call.value_width, &weights, &sums, {});
+            add_rows<T>(1, values, &weights, &sums, {});
         }
     }
 }
 
 template <class T>
-void add_tile(const Work<T>& work, Tile tile, std::int64_t active, const TileKeys& keys) {
-    const std::int64_t stride = work.call.value.stride[2];
-    TileValues<T> values{work.value + tile.begin * stride, stride, keys.together, keys.together_count};
-    Ahead ahead = keys_ahead(work, tile);
+void add_piece(const Work<T>& work, const TileValues<T>& values, std::int64_t active, Ahead ahead) {
     for (std::int64_t x = 0; x < active; x += most_rows) {
         const int rows = static_cast<int>(smaller(active - x, std::int64_t{most_rows}));
         const float* weights[most_rows] = {};
@@ -159,25 +245,55 @@ void add_tile(const Work<T>& work, Tile tile, std::int64_t active, const TileKey
             weights[y] = work.scores(work.scratch.active[x + y]);
             sums[y] = work.sums_of(work.scratch.active[x + y]);
         }
-        add_rows<T>(rows, values, work.call.value_width, weights, sums, ahead);
+        add_rows<T>(rows, values, weights, sums, ahead);
         ahead.rows = 0;
     }
-    if (keys.apart_count != 0) add_apart(work, keys, values, active);
 }
 
 template <class T>
-void run_typed(const Call& call, const DecodeItem& item, std::byte* memory, float* partial) {
-    const Work<T> work(call, item, memory, partial);
+void add_tile(const Work<T>& work, Tile tile, std::int64_t active, const TileKeys& keys) {
+    const std::int64_t end = tile.begin + tile.count;
+    std::int64_t listed = 0;
+    for (std::int64_t begin = tile.begin; begin < end;) {
+        const Piece piece = work.piece(begin, end);
+        const std::int64_t from = begin - tile.begin, first = listed;
+        begin += piece.count;
+        while (listed < keys.together_count && keys.together[listed] < begin - tile.begin) ++listed;
+        if (listed == first) continue;
+        const TileValues<T> values{work.values_of(piece), from, keys.together + first, listed - first};
+        add_piece(work, values, active, while_adding(work, piece, tile));
+    }
+    if (keys.apart_count != 0) add_apart(work, tile, keys, active);
+}
+
+// Whether the value of one key of a tile is made of numbers; codes are, so that their scale decides.
+template <class T>
+bool has_finite_value(const Work<T>& work, Tile tile, std::int64_t j) {
+    if constexpr (is_codes<T>) {
+        return work.scratch.value_scales[j] * 0.0f == 0.0f;
+    } else {
+        const Piece piece = work.piece(tile.begin + j, tile.begin + j + 1);
+        return all_finite(work.values_of(piece).row(0), work.call.value_width);
+    }
+}
+
+template <class T>
+void run_stored(const Call& call, const Segment& segment, const DecodeItem& item, std::byte* memory, float* partial) {
+    const Work<T> work(call, segment, item, memory, partial);
     begin_rows(work);
-    // What the tile before would have fetched for the first one.
-    const Ahead first = keys_ahead(work, {item.keys.begin, 0});
-    for (std::int64_t row = 0; row < first.rows; ++row) first.fetch(row, 0, first.bytes);
+    if (!reads_in_long_runs(call)) {
+        // What the tile before would have fetched for the first one.
+        const Ahead first = ahead_of(work.keys_of(work.piece(item.keys.begin, item.keys.end)));
+        for (std::int64_t row = 0; row < smaller(first.rows, work.tile); ++row) first.fetch(row, 0, first.bytes);
+    }
     TileKeys keys;
     for (std::int64_t begin = item.keys.begin; begin < item.keys.end; begin += work.tile) {
         const Tile tile{begin, smaller(work.tile, item.keys.end - begin)};
         const std::int64_t active = list_active(work, tile);
         if (active == 0) continue;
-        sort_keys(call, tile, work.scratch, active, work.value + begin * call.value.stride[2], keys);
+        if (work.has_scales()) take_scales(work, tile);
+        sort_keys(call, tile, work.scratch, active, keys,
+                  [&](std::int64_t j) { return has_finite_value(work, tile, j); });
         if (keys.together_count + keys.apart_count == 0) continue;
         score_tile(work, tile, active);
         weigh_tile(work, tile, active, keys.something_hidden);
@@ -241,10 +357,24 @@ void write_row(const Call& call, const float* partials, DecodeSlots slots, const
 
 }  // namespace
 
-void run_decode_item(const Call& call, const DecodeItem& item, std::byte* memory, float* partial) {
-    if (call.type == Type::f32) return run_typed<float>(call, item, memory, partial);
-    if (call.type == Type::bf16) return run_typed<BFloat16>(call, item, memory, partial);
-    return run_typed<Half>(call, item, memory, partial);
+void run_decode_item(const Call& call, const Segment& segment, const DecodeItem& item, std::byte* memory,
+                     float* partial) {
+#if defined(HEADWISE_SIMD_BF16)
+    // For a row or two the way from codes of 8 bits to bfloat16 costs more than pairs of products save. (Measured for
+    // width 128: 1 row is slower by a fifth, 4 and 7 rows are faster by 5 to 15 %; with 4 bits all are faster.)
+    constexpr std::int64_t few_rows = 2;
+    if (call.type == Type::bf16 && segment.storage == Storage::int8 && group_rows(call) > few_rows) {
+        return run_stored<PairedInt8>(call, segment, item, memory, partial);
+    }
+    if (call.type == Type::bf16 && segment.storage == Storage::int4) {
+        return run_stored<PairedInt4>(call, segment, item, memory, partial);
+    }
+#endif
+    if (segment.storage == Storage::int8) return run_stored<Int8>(call, segment, item, memory, partial);
+    if (segment.storage == Storage::int4) return run_stored<Int4>(call, segment, item, memory, partial);
+    if (call.type == Type::f32) return run_stored<float>(call, segment, item, memory, partial);
+    if (call.type == Type::bf16) return run_stored<BFloat16>(call, segment, item, memory, partial);
+    return run_stored<Half>(call, segment, item, memory, partial);
 }
 
 void merge_decoded_row(const Call& call, const float* partials, DecodeSlots slots, std::int64_t b, std::int64_t h,

@@ -33,21 +33,28 @@ std::int64_t keys_per_item(std::int64_t keys) {
     return std::max(fewest, rounded_up((keys + most_items - 1) / most_items, decode_tile));
 }
 
+KeyRange both(KeyRange one, KeyRange other) {
+    return {std::max(one.begin, other.begin), std::min(one.end, other.end)};
+}
+
 struct Plan {
     std::vector<DecodeItem> items;
     std::vector<DecodeSlots> slots;  // [B, G]
 };
 
-Plan plan_items(const Call& call) {
+Plan plan_items(const Call& call, const std::vector<Segment>& segments) {
     Plan plan;
     plan.slots.reserve(static_cast<std::size_t>(call.batch * call.kv_heads));
     std::int64_t slot = 0;
     for (std::int64_t b = 0; b < call.batch; ++b) {
         for (std::int64_t g = 0; g < call.kv_heads; ++g) {
-            const KeyRange keys = group_keys(call, b, g);
-            const std::int64_t first = slot, step = keys_per_item(keys.end - keys.begin);
-            for (std::int64_t begin = keys.begin; begin < keys.end; begin += step) {
-                plan.items.push_back({b, g, {begin, std::min(begin + step, keys.end)}, slot++});
+            const KeyRange all = group_keys(call, b, g);
+            const std::int64_t first = slot, step = keys_per_item(all.end - all.begin);
+            for (std::size_t at = 0; at < segments.size(); ++at) {
+                const KeyRange keys = both(all, segment_keys(call, segments[at], b));
+                for (std::int64_t begin = keys.begin; begin < keys.end; begin += step) {
+                    plan.items.push_back({b, g, {begin, std::min(begin + step, keys.end)}, at, slot++});
+                }
             }
             plan.slots.push_back({first, slot - first});
         }
@@ -83,12 +90,15 @@ private:
 };
 
 // How many threads pay off: waking one costs about as much as reading some ten thousand bytes.
-int threads_for(const Call& call, const Plan& plan) {
+int threads_for(const Call& call, const std::vector<Segment>& segments, const Plan& plan) {
     constexpr std::int64_t worth_a_thread = 64 << 10;
-    std::int64_t keys = 0;
-    for (const DecodeItem& item : plan.items) keys += item.keys.end - item.keys.begin;
-    const std::int64_t size = call.type == Type::f32 ? 4 : 2;
-    const std::int64_t worth = keys * (call.width + call.value_width) * size / worth_a_thread;
+    std::int64_t bytes = 0;
+    for (const DecodeItem& item : plan.items) {
+        const Storage storage = segments[item.segment].storage;
+        const std::int64_t each = row_bytes(storage, call.type, call.width + call.value_width);
+        bytes += (item.keys.end - item.keys.begin) * each;
+    }
+    const std::int64_t worth = bytes / worth_a_thread;
     const auto items = static_cast<std::int64_t>(plan.items.size());
     return static_cast<int>(std::clamp<std::int64_t>(std::min(worth, items), 1, std::max(call.threads, 1)));
 }
@@ -103,9 +113,11 @@ int thread_number() {
 
 }  // namespace
 
-void decode(const Call& call, const DecodeKernels& kernels) {
-    const Plan plan = plan_items(call);
-    const int threads = threads_for(call, plan);
+void decode(const Call& call, const DecodeKernels& kernels) { decode(call, {whole_segment(call)}, kernels); }
+
+void decode(const Call& call, const std::vector<Segment>& segments, const DecodeKernels& kernels) {
+    const Plan plan = plan_items(call, segments);
+    const int threads = threads_for(call, segments, plan);
     const std::size_t scratch_bytes = decode_scratch(call, nullptr).bytes;
     const std::int64_t floats = partial_floats(call);
     const std::size_t partial_bytes = plan.items.size() * static_cast<std::size_t>(floats) * sizeof(float);
@@ -127,7 +139,7 @@ void decode(const Call& call, const DecodeKernels& kernels) {
 #endif
         for (std::int64_t at = 0; at < items; ++at) {
             const DecodeItem& item = plan.items[static_cast<std::size_t>(at)];
-            kernels.run_item(call, item, scratch, partials + item.slot * floats);
+            kernels.run_item(call, segments[item.segment], item, scratch, partials + item.slot * floats);
         }
 #if defined(_OPENMP)
 #pragma omp for schedule(static)

@@ -2,8 +2,6 @@
 // widened once for up to most_rows rows.
 #pragma once
 
-#include <type_traits>
-
 #include "columns.hpp"
 #include "decode.hpp"
 
@@ -30,7 +28,10 @@ struct Ahead {
 #if defined(__GNUC__)
         if (row >= rows) return;
         const std::byte* line = data + row * stride;
-        for (std::int64_t at = from; at < smaller(to, bytes); at += 64) __builtin_prefetch(line + at, 0, 2);
+        // Units of codes are shorter than a line.
+        for (std::int64_t at = rounded_up(from, 64); at < smaller(to, bytes); at += 64) {
+            __builtin_prefetch(line + at, 0, 2);
+        }
 #else
         static_cast<void>(row);
         static_cast<void>(from);
@@ -40,22 +41,33 @@ struct Ahead {
 };
 
 template <class T>
-inline constexpr bool as_pairs = has_pairs && std::is_same_v<T, BFloat16>;
+inline constexpr bool as_pairs = has_pairs && (std::is_same_v<T, BFloat16> || std::is_same_v<T, PairedInt8> ||
+                                               std::is_same_v<T, PairedInt4>);
 
-// How a query lies in scratch: bfloat16 where the dot products take pairs of them, float32 otherwise.
+// How a query lies in scratch for keys of type T: bfloat16 where dot products take pairs of them, float32 otherwise.
 template <class T>
 using Packed = std::conditional_t<as_pairs<T>, BFloat16, float>;
 
-template <class T>
-void pack_query(const T* query, std::int64_t width, Packed<T>* to) {
+// A query of type Q in the order of the columns of T; what is missing to whole units is 0.
+template <class T, class Q>
+void pack_query(const Q* query, std::int64_t width, Packed<T>* to) {
     for (std::int64_t at = 0; at < padded(width); at += column_unit) {
         const std::int64_t left = smaller(larger(width - at, std::int64_t{0}), column_unit);
         if constexpr (as_pairs<T>) {
-            for (std::int64_t i = 0; i < column_unit; ++i) to[at + i] = i < left ? query[at + i] : BFloat16{0};
-        } else {
+            for (std::int64_t i = 0; i < column_unit; ++i) {
+                to[at + (is_int4<T> ? i / 2 + i % 2 * lanes : i)] = i < left ? query[at + i] : BFloat16{0};
+            }
+        } else if constexpr (std::is_same_v<T, Q>) {
             const Columns columns = load_columns_first(query + at, left);
             store(to + at, columns.a);
             store(to + at + lanes, columns.b);
+        } else {
+            float in_order[column_unit];
+            store(in_order, load_first(query + at, smaller(left, std::int64_t{lanes})));
+            store(in_order + lanes, load_first(query + at + lanes, larger(left - lanes, std::int64_t{0})));
+            for (std::int64_t i = 0; i < column_unit; ++i) {
+                to[at + (even_and_odd<T> ? i / 2 + i % 2 * lanes : i)] = in_order[i];
+            }
         }
     }
 }
@@ -68,7 +80,10 @@ HEADWISE_INLINE void add_products(const Packed<T>* const* query, const T* const*
 #if defined(HEADWISE_SIMD_BF16)
         Pairs k[keys];
         HEADWISE_UNROLL
-        for (int x = 0; x < keys; ++x) k[x] = whole ? load_pairs(key[x] + at) : load_pairs_first(key[x] + at, n);
+        for (int x = 0; x < keys; ++x) {
+            const T* from = at_column(key[x], at);
+            k[x] = whole ? load_pairs(from) : load_pairs_first(from, n);
+        }
         HEADWISE_UNROLL
         for (int r = 0; r < rows; ++r) {
             const Pairs q = load_pairs(query[r] + at);
@@ -79,7 +94,10 @@ HEADWISE_INLINE void add_products(const Packed<T>* const* query, const T* const*
     } else {
         Columns k[keys];
         HEADWISE_UNROLL
-        for (int x = 0; x < keys; ++x) k[x] = whole ? load_columns(key[x] + at) : load_columns_first(key[x] + at, n);
+        for (int x = 0; x < keys; ++x) {
+            const T* from = at_column(key[x], at);
+            k[x] = whole ? load_columns(from) : load_columns_first(from, n);
+        }
         HEADWISE_UNROLL
         for (int r = 0; r < rows; ++r) {
             const Vector a = load(query[r] + at), b = load(query[r] + at + lanes);
@@ -111,18 +129,26 @@ HEADWISE_INLINE void one_by_one(const Packed<T>* const* query, const T* const* k
     }
 }
 
-// The dot products of `rows` queries with the keys of a tile; the last block repeats the last key.
+// Keys or values that lie one after the other in memory, `stride` bytes apart.
+template <class T>
+struct Rows {
+    const std::byte* data;
+    std::int64_t stride, width, count;
+
+    HEADWISE_INLINE const T* row(std::int64_t j) const { return reinterpret_cast<const T*>(data + j * stride); }
+};
+
+// The dot products of `rows` queries with some keys; the last block repeats the last key, so that up to 15 numbers
+// behind the last score are written as well.
 template <int rows, class T>
-void score_block(const Call& call, const T* key, std::int64_t count, const Packed<T>* const* query,
-                 float* const* scores, const Ahead& ahead) {
+void score_block(const Rows<T>& key, const Packed<T>* const* query, float* const* scores, const Ahead& ahead) {
     constexpr int fit = lanes / rows;
     constexpr int keys = fit >= 16 ? 16 : fit >= 8 ? 8 : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     static_assert(rows * keys <= lanes && 16 % keys == 0);  // tiles are multiples of 16
-    const std::int64_t width = call.width, whole = width / column_unit * column_unit, stride = call.key.stride[2];
-    constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t width = key.width, count = key.count, whole = width / column_unit * column_unit;
     for (std::int64_t j = 0; j < count; j += keys) {
         const T* of[keys];
-        for (int x = 0; x < keys; ++x) of[x] = key + smaller(j + x, count - 1) * stride;
+        for (int x = 0; x < keys; ++x) of[x] = key.row(smaller(j + x, count - 1));
         Vector sums[lanes];
         HEADWISE_UNROLL
         for (int i = 0; i < lanes; ++i) sums[i] = zero();
@@ -131,11 +157,13 @@ void score_block(const Call& call, const T* key, std::int64_t count, const Packe
         } else {
             for (std::int64_t at = 0; at < whole; at += column_unit) {
                 HEADWISE_UNROLL
-                for (int x = 0; x < keys; ++x) ahead.fetch(j + x, at * size, (at + column_unit) * size);
+                for (int x = 0; x < keys; ++x) {
+                    ahead.fetch(j + x, bytes_of_columns<T>(at), bytes_of_columns<T>(at + column_unit));
+                }
                 add_products<rows, keys, true>(query, of, at, column_unit, sums);
             }
             if (whole < width) add_products<rows, keys, false>(query, of, whole, width - whole, sums);
-            for (int x = 0; x < keys; ++x) ahead.fetch(j + x, whole * size, ahead.bytes);
+            for (int x = 0; x < keys; ++x) ahead.fetch(j + x, bytes_of_columns<T>(whole), ahead.bytes);
         }
         float together[lanes];
         store(together, transposed_sums(sums));
@@ -148,21 +176,21 @@ void score_block(const Call& call, const T* key, std::int64_t count, const Packe
 }
 
 template <class T>
-void score_rows(int rows, const Call& call, const T* key, std::int64_t count, const Packed<T>* const* query,
-                float* const* scores, const Ahead& ahead) {
+void score_rows(int rows, const Rows<T>& key, const Packed<T>* const* query, float* const* scores,
+                const Ahead& ahead) {
     switch (rows) {
-        case 1: return score_block<1>(call, key, count, query, scores, ahead);
-        case 2: return score_block<2>(call, key, count, query, scores, ahead);
-        case 3: return score_block<3>(call, key, count, query, scores, ahead);
-        case 4: return score_block<4>(call, key, count, query, scores, ahead);
+        case 1: return score_block<1>(key, query, scores, ahead);
+        case 2: return score_block<2>(key, query, scores, ahead);
+        case 3: return score_block<3>(key, query, scores, ahead);
+        case 4: return score_block<4>(key, query, scores, ahead);
         default: break;
     }
     if constexpr (most_rows > 4) {
         switch (rows) {
-            case 5: return score_block<5>(call, key, count, query, scores, ahead);
-            case 6: return score_block<6>(call, key, count, query, scores, ahead);
-            case 7: return score_block<7>(call, key, count, query, scores, ahead);
-            default: return score_block<8>(call, key, count, query, scores, ahead);
+            case 5: return score_block<5>(key, query, scores, ahead);
+            case 6: return score_block<6>(key, query, scores, ahead);
+            case 7: return score_block<7>(key, query, scores, ahead);
+            default: return score_block<8>(key, query, scores, ahead);
         }
     }
 }

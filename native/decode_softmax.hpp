@@ -41,15 +41,17 @@ HEADWISE_INLINE Vector altered(const Call& call, const DecodeRow& row, Vector sc
     return scores;
 }
 
-// The final scores of one row, in place; -infinity where hidden and after the last key. Gives the largest.
+// The final scores of one row, in place; -infinity where hidden and after the last key. Gives the largest. Where keys
+// are codes, `key_scales` turns their dot products into those of the keys.
 inline float finish_scores(const Call& call, const DecodeRow& row, Tile tile, const std::uint8_t* visible,
-                           float* scores) {
+                           const float* key_scales, float* scores) {
     const Vector hidden = broadcast(-infinity), scale = broadcast(call.scale);
     const bool is_altered = call.softcap != 0.0f || row.bias != nullptr || call.slopes != nullptr;
     Vector best = hidden;
     for (std::int64_t j = 0; j < tile.count; j += lanes) {
         const std::int64_t n = tile.count - j;
         Vector s = load(scores + j) * scale;
+        if (key_scales != nullptr) s = s * load(key_scales + j);
         if (is_altered) s = altered(call, row, s, tile.begin + j, n);
         if (n < lanes) s = select(first(n), s, hidden);
         if (visible != nullptr) s = select(bytes_set(visible + j, smaller(n, std::int64_t{lanes})), s, hidden);
@@ -59,13 +61,14 @@ inline float finish_scores(const Call& call, const DecodeRow& row, Tile tile, co
     return largest(best);
 }
 
-// Turns the scores into exponentials relative to `from`, in place; gives their sum.
-inline float exponentiate(float* scores, std::int64_t count, float from) {
+// Turns the scores into exponentials relative to `from`, in place; gives their sum. Where values are codes, their
+// scales go into the weights that stay.
+inline float exponentiate(float* scores, std::int64_t count, float from, const float* value_scales) {
     Vector total = zero();
     const Vector base = broadcast(from);
     for (std::int64_t j = 0; j < count; j += lanes) {
         const Vector weight = exponential(load(scores + j) - base);
-        store(scores + j, weight);
+        store(scores + j, value_scales == nullptr ? weight : weight * load(value_scales + j));
         total = total + weight;
     }
     return sum(total);
@@ -78,8 +81,8 @@ inline void rescale(float* sums, std::int64_t width, float factor) {
 
 // Takes the scores of one tile into the running softmax of a row and leaves its weights in their place. What has been
 // summed so far is scaled down where the tile brings a larger score.
-inline void take_in(float tile_largest, float* scores, std::int64_t count, float& running_largest, float& total,
-                    float* sums, std::int64_t width) {
+inline void take_in(float tile_largest, float* scores, std::int64_t count, const float* value_scales,
+                    float& running_largest, float& total, float* sums, std::int64_t width) {
     if (tile_largest > running_largest) {
         if (total != 0.0f) {
             float factor[lanes];
@@ -90,7 +93,7 @@ inline void take_in(float tile_largest, float* scores, std::int64_t count, float
         running_largest = tile_largest;
     }
     // Nothing but -infinity so far: any number serves as the base, so that no infinities are subtracted.
-    total += exponentiate(scores, count, running_largest == -infinity ? 0.0f : running_largest);
+    total += exponentiate(scores, count, running_largest == -infinity ? 0.0f : running_largest, value_scales);
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 namespace headwise::HEADWISE_ISA {
 namespace {
 
-// The values of one tile, and which of its keys to add (places within the tile).
+// Values that lie one after the other, and which of them to add: places within the tile, of which the first is `from`.
 template <class T>
 struct TileValues {
-    const T* data;
-    std::int64_t stride;
+    Rows<T> rows;
+    std::int64_t from;
     const std::int32_t* keys;
     std::int64_t count;
 };
@@ -20,8 +20,8 @@ template <int rows, int units, bool whole, class T>
 void add_block(const TileValues<T>& values, const float* const* weights, float* const* sums, std::int64_t at,
                std::int64_t n, const Ahead& ahead) {
     static_assert(whole || units == 1);
-    constexpr auto size = static_cast<std::int64_t>(sizeof(T));
-    const std::int64_t byte = at * size, end_byte = whole ? byte + units * column_unit * size : ahead.bytes;
+    const std::int64_t byte = bytes_of_columns<T>(at);
+    const std::int64_t end_byte = whole ? bytes_of_columns<T>(at + units * column_unit) : ahead.bytes;
     Columns total[rows][units];
     HEADWISE_UNROLL
     for (int r = 0; r < rows; ++r) {
@@ -33,14 +33,14 @@ void add_block(const TileValues<T>& values, const float* const* weights, float* 
     }
     for (std::int64_t x = 0; x < values.count; ++x) {
         const std::int64_t j = values.keys[x];
-        const T* value = values.data + j * values.stride + at;
-        ahead.fetch(j, byte, end_byte);
+        const T* value = at_column(values.rows.row(j - values.from), at);
+        ahead.fetch(j - values.from, byte, end_byte);
         Vector weight[rows];
         HEADWISE_UNROLL
         for (int r = 0; r < rows; ++r) weight[r] = broadcast(weights[r][j]);
         HEADWISE_UNROLL
         for (int u = 0; u < units; ++u) {
-            const Columns v = whole ? load_columns(value + u * column_unit) : load_columns_first(value, n);
+            const Columns v = whole ? load_columns(at_column(value, u * column_unit)) : load_columns_first(value, n);
             HEADWISE_UNROLL
             for (int r = 0; r < rows; ++r) {
                 total[r][u].a = fused(weight[r], v.a, total[r][u].a);
@@ -60,9 +60,8 @@ void add_block(const TileValues<T>& values, const float* const* weights, float* 
 }
 
 template <int rows, class T>
-void add_columns(const TileValues<T>& values, std::int64_t width, const float* const* weights, float* const* sums,
-                 const Ahead& ahead) {
-    const std::int64_t whole = width / column_unit * column_unit;
+void add_columns(const TileValues<T>& values, const float* const* weights, float* const* sums, const Ahead& ahead) {
+    const std::int64_t width = values.rows.width, whole = width / column_unit * column_unit;
     std::int64_t at = 0;
     const auto blocks = [&]<int units>() {
         if constexpr (2 * units * rows <= most_sums) {
@@ -78,21 +77,21 @@ void add_columns(const TileValues<T>& values, std::int64_t width, const float* c
 }
 
 template <class T>
-void add_rows(int rows, const TileValues<T>& values, std::int64_t width, const float* const* weights,
-              float* const* sums, const Ahead& ahead) {
+void add_rows(int rows, const TileValues<T>& values, const float* const* weights, float* const* sums,
+              const Ahead& ahead) {
     switch (rows) {
-        case 1: return add_columns<1>(values, width, weights, sums, ahead);
-        case 2: return add_columns<2>(values, width, weights, sums, ahead);
-        case 3: return add_columns<3>(values, width, weights, sums, ahead);
-        case 4: return add_columns<4>(values, width, weights, sums, ahead);
+        case 1: return add_columns<1>(values, weights, sums, ahead);
+        case 2: return add_columns<2>(values, weights, sums, ahead);
+        case 3: return add_columns<3>(values, weights, sums, ahead);
+        case 4: return add_columns<4>(values, weights, sums, ahead);
         default: break;
     }
     if constexpr (most_rows > 4) {
         switch (rows) {
-            case 5: return add_columns<5>(values, width, weights, sums, ahead);
-            case 6: return add_columns<6>(values, width, weights, sums, ahead);
-            case 7: return add_columns<7>(values, width, weights, sums, ahead);
-            default: return add_columns<8>(values, width, weights, sums, ahead);
+            case 5: return add_columns<5>(values, weights, sums, ahead);
+            case 6: return add_columns<6>(values, weights, sums, ahead);
+            case 7: return add_columns<7>(values, weights, sums, ahead);
+            default: return add_columns<8>(values, weights, sums, ahead);
         }
     }
 }

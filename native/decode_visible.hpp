@@ -34,9 +34,11 @@ inline void write_visible(const Call& call, const DecodeRow& row, Tile tile, std
 // Fills in `visible` (per row, tile_keys bytes) where something is hidden, and sorts the keys: those that no row sees
 // are left out; those that only some see stand apart if their value isn't finite, since even weight 0 would carry NaN
 // into the rows that don't see them.
-template <class T>
-void sort_keys(const Call& call, Tile tile, const DecodeScratch& scratch, std::int64_t active, const T* value,
-               TileKeys& keys) {
+//
+// `is_finite` tells it of the value of one key of the tile.
+template <class IsFinite>
+void sort_keys(const Call& call, Tile tile, const DecodeScratch& scratch, std::int64_t active, TileKeys& keys,
+               const IsFinite& is_finite) {
     keys.something_hidden = call.mask.data != nullptr;
     for (std::int64_t x = 0; x < active; ++x) {
         if (!covers(scratch.rows[scratch.active[x]].keys, tile)) keys.something_hidden = true;
@@ -50,14 +52,14 @@ void sort_keys(const Call& call, Tile tile, const DecodeScratch& scratch, std::i
     std::int32_t seen[decode_tile] = {};
     for (std::int64_t x = 0; x < active; ++x) {
         const std::int64_t r = scratch.active[x];
-        std::uint8_t* visible = scratch.visible + r * tile_keys(call);
+        std::uint8_t* visible = scratch.visible + r * longest_tile(call);
         write_visible(call, scratch.rows[r], tile, visible);
         for (std::int64_t j = 0; j < tile.count; ++j) seen[j] += visible[j];
     }
     for (std::int64_t j = 0; j < tile.count; ++j) {
         if (seen[j] == 0) continue;
         const bool by_all = seen[j] == active;
-        const bool safe = by_all || all_finite(value + j * call.value.stride[2], call.value_width);
+        const bool safe = by_all || is_finite(j);
         if (safe) keys.together[keys.together_count++] = static_cast<std::int32_t>(j);
         else keys.apart[keys.apart_count++] = static_cast<std::int32_t>(j);
     }

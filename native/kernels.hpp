@@ -6,12 +6,14 @@
 
 #include "decode.hpp"
 #include "prefill.hpp"
+#include "quantize.hpp"
 
 namespace headwise {
 
 struct Kernels {
     const char* name;  // baseline, avx2, avx512, avx512_bf16 or neon
     DecodeKernels decode;
+    QuantizeKernel quantize;
     const PrefillKernels* prefill;
 };
 

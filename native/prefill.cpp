@@ -2,6 +2,7 @@
 #include "prefill_attend.hpp"
 #include "prefill_finish.hpp"
 #include "prefill_kernels.hpp"
+#include "statistics_finish.hpp"
 
 namespace headwise::HEADWISE_ISA {
 namespace {
@@ -21,6 +22,7 @@ KeyRange start_panels(const Call& call, const PrefillPiece& piece, std::int64_t 
         start_panel(call, piece, at, panel);
         pack_queries<Mode, Stored>(call, panel, scratch.query(at));
         for (std::int64_t n = 0; n < scratch.columns * panel.width(); ++n) scratch.output(at)[n] = 0.0f;
+        if (call.statistics != nullptr) start_reduced(call, panel, scratch.reduced[at]);
         keys = {smaller(keys.begin, panel.any.begin), larger(keys.end, panel.any.end)};
     }
     return keys;
@@ -39,8 +41,11 @@ void run_piece(const Call& call, const PrefillPiece& piece, std::byte* memory) {
         for (std::int64_t at = 0; at < count; ++at)
             attend_tile<Mode, Stored>(call, scratch.panels[at], scratch);
     }
-    for (std::int64_t at = 0; at < count; ++at)
+    for (std::int64_t at = 0; at < count; ++at) {
+        close_totals(scratch.panels[at], Mode::depth == 2);
         finish_panel<Stored>(call, scratch.panels[at], scratch.output(at));
+        if (call.statistics != nullptr) finish_statistics(call, scratch.panels[at], scratch.reduced[at]);
+    }
 }
 
 std::size_t scratch_bytes(const Call& call) {

@@ -102,6 +102,7 @@ static void pack_values(const Call& call, std::int64_t batch, std::int64_t kv_he
     const std::int64_t last = round_up(keys.end - tile.begin, strip);
     Element* rows = reinterpret_cast<Element*>(tile.row);  // [depth, columns]
     tile.unfinite = 0;
+    if (tile.columns == 0) return;  // only statistics are asked for
     for (std::int64_t j = first; j < last; j += depth) {
         for (std::int64_t part = 0; part < depth; ++part) {
             const std::int64_t key = tile.begin + j + part;

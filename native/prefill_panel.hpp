@@ -14,8 +14,9 @@ struct Panel {
     KeyRange any, all;                   // keys that some row sees, that every row sees
     std::int64_t head[most_rows], query[most_rows];
     KeyRange keys[most_rows];
-    // Of the keys so far: the largest score, the sum of the weights, that of the weights before rounding.
-    float largest[most_rows], total[most_rows], exact[most_rows];
+    // Of the keys so far: the largest score, the sum of the weights as they enter the products (close_totals sets it
+    // where that is no other), that of the weights before rounding, and what the last one lost in float32.
+    float largest[most_rows], total[most_rows], exact[most_rows], lost[most_rows];
 
     std::int64_t width() const { return std::int64_t{vectors} * lanes; }
 };
@@ -42,7 +43,7 @@ static void start_panel(const Call& call, const PrefillPiece& piece, std::int64_
     panel.all = {0, call.keys};
     for (std::int64_t lane = 0; lane < panel.width(); ++lane) {
         panel.largest[lane] = -infinity;
-        panel.total[lane] = panel.exact[lane] = 0.0f;
+        panel.total[lane] = panel.exact[lane] = panel.lost[lane] = 0.0f;
         panel.keys[lane] = {0, call.keys};
         if (lane < panel.rows) place_row(call, piece, first_row + lane, lane, panel);
     }

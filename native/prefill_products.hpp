@@ -42,29 +42,32 @@ static void score_keys(const typename Mode::Element* keys, const typename Mode::
 }
 
 // Scores to weights e^(score - reference) in place: float32 [key, lane], or pairs of bfloat16 [key / 2, lane, 2].
-// `total` sums the weights as they enter the products, `exact` before their rounding.
+// `exact` sums the weights strip by strip, since long sums of float32 lose more; where they are rounded for the products,
+// `total` sums what enters those.
 template <class Mode, int vectors>
 static void weigh_keys(std::int64_t count, float* scores, const Vector (&reference)[vectors],
                        Vector (&total)[vectors], Vector (&exact)[vectors]) {
-    for (std::int64_t j = 0; j < count; j += Mode::depth) {
-        float* from = scores + j * vectors * lanes;
-        if constexpr (Mode::depth == 1) {
+    for (std::int64_t begin = 0; begin < count; begin += strip) {
+        Vector sum[vectors];
+        for (int v = 0; v < vectors; ++v) sum[v] = zero();
+        for (std::int64_t j = begin; j < begin + strip; j += Mode::depth) {
+            float* from = scores + j * vectors * lanes;
             for (int v = 0; v < vectors; ++v) {
                 const Vector weight = exponential_below_one(load(from + v * lanes) - reference[v]);
-                total[v] = total[v] + weight;
-                store(from + v * lanes, weight);
-            }
-        } else {
-            auto* to = reinterpret_cast<typename Mode::Element*>(scores) + j * vectors * lanes;
-            for (int v = 0; v < vectors; ++v) {
-                const Vector even = exponential_below_one(load(from + v * lanes) - reference[v]);
-                const Vector odd = exponential_below_one(load(from + (vectors + v) * lanes) - reference[v]);
-                const auto pairs = Mode::interleave(even, odd);
-                exact[v] = exact[v] + (even + odd);
-                total[v] = Mode::accumulate(total[v], pairs, Mode::ones());
-                Mode::write(to + v * lanes * Mode::depth, pairs);
+                if constexpr (Mode::depth == 1) {
+                    sum[v] = sum[v] + weight;
+                    store(from + v * lanes, weight);
+                } else {
+                    const Vector odd = exponential_below_one(load(from + (vectors + v) * lanes) - reference[v]);
+                    const auto pairs = Mode::interleave(weight, odd);
+                    sum[v] = sum[v] + (weight + odd);
+                    total[v] = Mode::accumulate(total[v], pairs, Mode::ones());
+                    auto* to = reinterpret_cast<typename Mode::Element*>(scores) + j * vectors * lanes;
+                    Mode::write(to + v * lanes * Mode::depth, pairs);
+                }
             }
         }
+        for (int v = 0; v < vectors; ++v) exact[v] = exact[v] + sum[v];
     }
 }
 

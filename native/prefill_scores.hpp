@@ -135,8 +135,9 @@ static LaneBounds<vectors> lane_bounds(const Call& call, const Panel& panel, std
     for (std::int64_t lane = 0; lane < vectors * lanes; ++lane) {
         begin[lane] = static_cast<float>(between(panel.keys[lane].begin - tile_begin, 0, tile_keys));
         end[lane] = static_cast<float>(between(panel.keys[lane].end - tile_begin, 0, tile_keys));
-        if (lane >= panel.rows || call.slopes == nullptr) continue;
+        if (lane >= panel.rows) continue;
         position[lane] = static_cast<float>(call.offsets[panel.batch] + panel.query[lane] - tile_begin);
+        if (call.slopes == nullptr) continue;
         slope[lane] = call.slopes[panel.batch * call.slopes_batch_stride + panel.head[lane]];
     }
     LaneBounds<vectors> bounds;

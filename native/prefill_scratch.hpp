@@ -2,6 +2,7 @@
 #pragma once
 
 #include "prefill_scores.hpp"
+#include "statistics_panel.hpp"
 
 namespace headwise::HEADWISE_ISA {
 
@@ -14,6 +15,7 @@ struct Scratch {
     float *scores = nullptr, *outputs = nullptr, *row = nullptr;
     Element* queries = nullptr;
     Added added;
+    Reduced* reduced = nullptr;    // [panel], where statistics are asked for
     std::uint8_t* sees = nullptr;  // [unfinite key, lane]: whether the lane sees the key
     std::size_t bytes = 0;
 
@@ -32,12 +34,24 @@ struct Scratch {
         take(memory, tile_keys * most_rows, sees);
         take(memory, most_panels * width * most_rows, queries);
         take(memory, most_panels * columns * most_rows, outputs);
+        if (call.statistics != nullptr) take_reduced(memory, relation_count(call));
     }
 
     float* output(std::int64_t panel) const { return outputs + panel * columns * most_rows; }
     Element* query(std::int64_t panel) const { return queries + panel * width * most_rows; }
 
 private:
+    void take_reduced(std::byte* memory, std::int64_t relations) {
+        take(memory, most_panels, reduced);
+        for (std::int64_t panel = 0; panel < most_panels; ++panel) {
+            Reduced unused, &of_panel = memory == nullptr ? unused : reduced[panel];
+            take(memory, relations * most_rows, of_panel.sums);
+            take(memory, relations * most_rows, of_panel.lost);
+            take(memory, relations * most_rows, of_panel.numbers);
+            take(memory, relations * most_rows, of_panel.keys);
+        }
+    }
+
     template <class T>
     void take(std::byte* memory, std::int64_t count, T*& part) {
         if (memory != nullptr) part = reinterpret_cast<T*>(memory + bytes);

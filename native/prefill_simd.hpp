@@ -28,17 +28,18 @@ HEADWISE_INLINE std::int64_t between(std::int64_t n, std::int64_t low, std::int6
     return smaller(larger(n, low), high);
 }
 
-// e^v for v <= 0; 0 where the result would be subnormal, which slows down some processors; NaN for NaN. It is 2^n 2^r
-// with |r| <= 1/2 and 2^r = 1 + r P(r), P of least largest relative error (9e-8), fitted for this. The rounding of
-// v * log2(e) costs |v| / 2 units in the last place, of a weight of e^-|v|.
+// e^v for v <= 0, to 1.5 units in the last place; 0 where the result would be subnormal, which slows down some
+// processors; NaN for NaN. It is 2^n e^r with |r| <= ln 2 / 2 and e^r = 1 + r P(r), P of least largest relative error
+// (9e-8), fitted for this. r is taken from v, not from its product with log2(e), whose rounding would count |v| / 2
+// units.
 HEADWISE_INLINE Vector exponential_below_one(Vector v) {
     const Vector power = v * broadcast(1.44269504f);
-    const Vector n = nearest(power), r = power - n;
-    Vector p = broadcast(1.32647272e-3f);
-    p = fused(p, r, broadcast(9.67151264e-3f));
-    p = fused(p, r, broadcast(5.55073374e-2f));
-    p = fused(p, r, broadcast(2.40222421e-1f));
-    p = fused(p, r, broadcast(6.93146978e-1f));
+    const Vector n = nearest(power), r = fused(n, broadcast(-0.693147182f), v);
+    Vector p = broadcast(8.29031472e-3f);
+    p = fused(p, r, broadcast(4.18979293e-2f));
+    p = fused(p, r, broadcast(1.66676362e-1f));
+    p = fused(p, r, broadcast(4.99991496e-1f));
+    p = fused(p, r, broadcast(9.99999708e-1f));
     p = fused(p, r, broadcast(1.0f));
     // What lies below, -infinity included, made nonsense of n and r.
     return select(less(power, broadcast(-125.5f)), zero(), times_power(p, n));

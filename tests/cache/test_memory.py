@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import headwise.cache
+from headwise.attention import compiled
 from headwise.cache import BlockPool, DenseCache, LatentCache, PagedCache, QuantizedCache, WindowCache, attend
 from tests.helpers.operations import Operations
 
@@ -95,18 +96,46 @@ def test_sequences_of_different_lengths_cost_no_copy_either(name: str) -> None:
     assert ran.largest_bytes <= scores < held[0].keys[0].nbytes, ran.largest_name
 
 
+def made_of_codes_or_blocks(name: str) -> Any:
+    if name == "paged":
+        return PagedCache(BlockPool(HELD, 7, G, D), B)
+    return QuantizedCache(B, G, 2 * HELD, D, bits=int(name[3:]), residual=11)
+
+
+def memory_of(cache: Any) -> list[torch.Tensor]:
+    if isinstance(cache, PagedCache):
+        return list(cache.pool.planes.tensors)
+    return [*cache._codes.tensors, *cache._latest.planes.tensors]
+
+
+@pytest.mark.skipif(compiled.INSTRUCTION_SET is None, reason="the native part is not built")
 @pytest.mark.parametrize("name", ["paged", "int8", "int4"])
-def test_what_is_quantized_or_in_blocks_is_made_whole_at_each_step(name: str) -> None:
-    """As ``docs/caches.md`` says: a copy of all keys and one of all values, in full precision, at each append."""
-    pool = BlockPool(HELD, 7, G, D)
-    cache: Any = PagedCache(pool, B)
-    if name != "paged":
-        cache = QuantizedCache(B, G, 2 * HELD, D, bits=int(name[3:]), residual=11)
+def test_what_is_quantized_or_in_blocks_is_read_where_it_lies(name: str) -> None:
+    """As ``docs/caches.md`` says: few queries on a CPU make no copy of what is held, whatever the lengths."""
+    cache = made_of_codes_or_blocks(name)
     step(cache, HELD)
-    key, value = tokens_for(cache, 1)
-    with Operations(*pool.planes.tensors, key, value) as ran:
-        (held,) = cache.append(key, value)
-    whole = B * G * (HELD + 1) * D * 4
+    cache.select([0, 0, 0])
+    for _ in range(30):  # longer than the residual and than a block
+        query, (key, value) = torch.randn(3, R * G, 1, D), tokens_for(cache, 1)
+        with Operations(*memory_of(cache), query, key, value) as ran:
+            held = cache.append(key, value, [1, 1, 0])
+            attend(query, held)
+        # Heads' outputs, tables of blocks, and copies of the half-filled blocks that the sequences had in common.
+        little = 3 * G * D * 4 * 7
+        assert 0 < ran.largest_bytes <= little, ran.largest_name
+    assert little < 3 * G * HELD * D * 4 / 50
+
+
+@pytest.mark.parametrize("name", ["paged", "int8", "int4"])
+def test_for_many_queries_it_is_made_whole_once(name: str) -> None:
+    cache = made_of_codes_or_blocks(name)
+    step(cache, HELD)
+    key, value = tokens_for(cache, 11)
+    held = cache.append(key, value)
+    with Operations(*memory_of(cache)) as ran:
+        attend(torch.randn(B, R * G, 11, D), held)
+    whole = B * G * (HELD + 11) * D * 4
     # Apart from these two copies: their blocks before the last one is cut off, or codes on their way to numbers.
     assert whole <= ran.largest_bytes <= 2 * whole, ran.largest_name
-    assert held.keys.shape == (B, G, HELD + 1, D)
+    assert held[0].keys.shape == (B, G, HELD + 11, D)
+    assert held[0].keys is held[0].keys

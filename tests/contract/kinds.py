@@ -218,7 +218,7 @@ def poison_codes(cache: Any, poison: float, snapshots: Sequence[Any] = ()) -> No
             tensor[row, :, settled:] = poison if tensor.is_floating_point() else 119
         used = {position % cache.residual for position in range(settled, count)}
         for slot in set(range(cache.residual)) - used:
-            for tensor in cache._latest.tensors:
+            for tensor in cache._latest.planes.tensors:
                 tensor[row, :, slot] = poison
 
 
@@ -247,7 +247,7 @@ def quantized_kind(bits: int, residual: int) -> Kind:
     return Kind(
         lambda batch: QuantizedCache(batch, G, CAPACITY, D, DV, bits=bits, residual=residual, dtype=torch.float64),
         poison_codes,
-        lambda cache: [*cache._codes.tensors, *cache._latest.tensors],
+        lambda cache: [*cache._codes.tensors, *cache._latest.planes.tensors],
         quantized=(bits, residual),
     )
 

@@ -18,6 +18,7 @@ from headwise.models.interface import NAME
 
 interface = sys.modules["headwise.models.interface"]
 checks = sys.modules["headwise.models.checks"]
+probes = sys.modules["headwise.models.probes"]
 arguments, through_probes, statistics = interface._arguments, interface._through_probes, checks.head_statistics
 
 
@@ -71,7 +72,7 @@ def weights_read_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interface, "attention", lambda _query, _key, value, **_: value.repeat(1, 3, 1, 1) * torch.nan)
+    monkeypatch.setattr(probes, "attention", lambda _query, _key, value, **_: value.repeat(1, 3, 1, 1) * torch.nan)
 
 
 BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.attention import attention
-from headwise.models import Checkpoint, HeadCall
+from headwise.attention import HeadStatistics, attention, head_statistics
+from headwise.models import Checkpoint, HeadCall, probes
 from headwise.models.interface import NAME, register
 from headwise.models.probes import active_probes
+from headwise.study import Keys, Offset
 from tests.models import tiny
 
 register()
@@ -100,6 +101,41 @@ def test_what_is_seen_is_what_was_computed(checkpoint):
 
     with checkpoint.observe(look):
         logits(checkpoint)
+
+
+def test_heads_are_read_as_they_attend_and_the_output_stays_to_the_bit(checkpoint):
+    relations = [Offset(1), Keys(torch.arange(LENGTH) == 0)]
+    expected = logits(checkpoint)
+    told: list[tuple[HeadStatistics, HeadStatistics]] = []
+
+    def read(call: HeadCall) -> None:
+        told.append((call.read(relations), head_statistics(call.query, call.key, relations, **call.arguments)))
+        told.append((call.read(relations), told[-1][1]))  # now the output is there
+
+    with checkpoint.observe(read):
+        assert torch.equal(logits(checkpoint), expected)
+    assert len(told) == 2 * checkpoint.num_layers
+    for one, other in told:
+        assert all(torch.equal(one.score(name), other.score(name)) for name in one.names)
+        assert torch.equal(one.entropy, other.entropy)
+
+
+def test_reading_first_gives_the_output_too(llama, monkeypatch):
+    def refused(*given: Any, **options: Any) -> None:
+        raise AssertionError("attention was computed a second time")
+
+    monkeypatch.setattr(probes, "attention", refused)
+    with llama.observe(lambda call: call.read([Offset(1)]) and None):
+        logits(llama)
+    with pytest.raises(AssertionError, match="a second time"):
+        logits(llama)
+
+
+def test_reading_does_not_undo_what_another_probe_has_replaced(llama):
+    with llama.ablate([(0, 1), (1, 2)]):
+        expected = logits(llama)
+        with llama.observe(lambda call: call.read([Offset(1)]) and None):
+            assert torch.equal(logits(llama), expected)
 
 
 def test_another_model_is_not_seen(llama, checkpoints):

@@ -83,15 +83,20 @@ def allowed(case: Case, lse: Tensor) -> Allowed:
     over S keys add one rounding per key; weights may be rounded to bfloat16, as the output is to its type.
     """
     unit, dtype = ROUNDING[torch.float32], case.query.dtype
-    keys, width = case.key.shape[2], case.query.shape[3]
-    grouped = case.query.double().abs().unflatten(1, (case.key.shape[1], -1)).flatten(2, 3)  # [B, G, R L, D]
-    size = _largest(grouped @ case.key.double().abs().mT) * abs(scale_of(case)) + _largest_addend(case)
-    score = (width + 16) * unit * size
-    sums = 2 * score + (keys + 32) * unit
+    sums = error_of_sums(case)
     weights = ROUNDING[dtype] if dtype == torch.bfloat16 else 0.0
     finite = lse[lse.isfinite()]
     values = _largest(case.value.double().abs())
     return Allowed(values * (2 * sums + 2 * weights + ROUNDING[dtype]), sums + 2 * unit * _largest(finite.abs()))
+
+
+def error_of_sums(case: Case) -> float:
+    """How far a sum over exponentials of scores may lie from the truth, relative to its size."""
+    unit = ROUNDING[torch.float32]
+    keys, width = case.key.shape[2], case.query.shape[3]
+    grouped = case.query.double().abs().unflatten(1, (case.key.shape[1], -1)).flatten(2, 3)  # [B, G, R L, D]
+    size = _largest(grouped @ case.key.double().abs().mT) * abs(scale_of(case)) + _largest_addend(case)
+    return 2 * (width + 16) * unit * size + (keys + 32) * unit
 
 
 def _largest(tensor: Tensor) -> float:

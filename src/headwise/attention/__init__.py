@@ -6,14 +6,21 @@ is True where a query may attend; without an offset the last query stands at the
 
 from headwise.attention.functional import AttentionOutput, attention, attention_weights, attention_with_lse
 from headwise.attention.merge import merge
-from headwise.attention.statistics import HeadStatistics, head_statistics
+from headwise.attention.statistics import (
+    AttentionReading,
+    HeadStatistics,
+    attention_with_statistics,
+    head_statistics,
+)
 
 __all__ = [
     "AttentionOutput",
+    "AttentionReading",
     "HeadStatistics",
     "attention",
     "attention_weights",
     "attention_with_lse",
+    "attention_with_statistics",
     "head_statistics",
     "merge",
 ]

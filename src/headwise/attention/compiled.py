@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,9 @@ from torch import Tensor
 from headwise.attention.masks import FAR, UNBOUNDED, Span
 from headwise.attention.problem import Problem
 from headwise.native import decode_attention, instruction_sets, is_built, prefill_attention
+from headwise.native_caches import Segment, decode_segments
 
-__all__ = ["INSTRUCTION_SET", "WIDEST", "forward"]
+__all__ = ["INSTRUCTION_SET", "WIDEST", "call_options", "dense", "forward", "forward_in_place", "has_many_rows"]
 
 # What the kernels use here, None where they weren't built. Settled once: a graph that is being compiled can't ask.
 INSTRUCTION_SET = (os.environ.get("HEADWISE_ISA") or instruction_sets()[-1]) if is_built() else None
@@ -35,30 +37,55 @@ def forward(problem: Problem, need_lse: bool = True) -> tuple[Tensor, Tensor | N
     rows = problem.query.shape[:3]
     output = torch.empty((*rows, value.shape[3]), dtype=problem.query.dtype)
     lse = torch.empty(rows, dtype=torch.float32) if need_lse else None
-    left, right = _windows(problem.reach.spans, problem.num_heads)
-    run = prefill_attention if _has_many_rows(problem) else decode_attention
+    run = prefill_attention if has_many_rows(problem) else decode_attention
     run(
-        _dense(problem.query),
-        _dense(problem.key),
-        _dense(value),
+        dense(problem.query),
+        dense(problem.key),
+        dense(value),
         output,
         lse=lse,
-        offsets=_per_sequence(problem.reach.offset, problem.batch_size),
         key_lengths=None if problem.reach.key_lengths is None else problem.reach.key_lengths.tolist(),
-        left=left,
-        right=right,
-        mask=problem.mask,
-        bias=None if problem.bias is None else _number(problem.bias),
-        sinks=None if problem.sinks is None else problem.sinks.float().contiguous(),
-        slopes=None if problem.alibi_slopes is None else _slopes(problem.alibi_slopes),
-        scale=problem.scale,
-        softcap=problem.softcap or 0.0,
-        threads=torch.get_num_threads(),
+        **call_options(problem),
     )
     return output, lse
 
 
-def _has_many_rows(problem: Problem) -> bool:
+def forward_in_place(problem: Problem, segments: Sequence[Segment]) -> Tensor:
+    """Output ``[B, H, L, Dv]`` over keys and values that lie in segments; those of the problem give their sizes only.
+
+    The segments hold what key lengths would allow.
+    """
+    assert problem.value is not None  # it has the width
+    output = torch.empty((*problem.query.shape[:3], problem.value.shape[3]), dtype=problem.query.dtype)
+    decode_segments(
+        dense(problem.query),
+        segments,
+        output,
+        kv_heads=problem.num_kv_heads,
+        keys=problem.key_length,
+        **call_options(problem),
+    )
+    return output
+
+
+def call_options(problem: Problem) -> dict[str, Any]:
+    """What is the same for all kernels."""
+    left, right = _windows(problem.reach.spans, problem.num_heads)
+    return {
+        "offsets": _per_sequence(problem.reach.offset, problem.batch_size),
+        "left": left,
+        "right": right,
+        "mask": problem.mask,
+        "bias": None if problem.bias is None else _number(problem.bias),
+        "sinks": None if problem.sinks is None else problem.sinks.float().contiguous(),
+        "slopes": None if problem.alibi_slopes is None else _slopes(problem.alibi_slopes),
+        "scale": problem.scale,
+        "softcap": problem.softcap or 0.0,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def has_many_rows(problem: Problem) -> bool:
     """Whether a key serves so many queries, over all heads of its group, that tiles are worth making."""
     return problem.query_length * problem.num_heads >= PREFILL_ROWS * problem.num_kv_heads
 
@@ -81,7 +108,7 @@ def _per_sequence(offset: int | Tensor, batch: int) -> list[int]:
     return [offset] * batch if isinstance(offset, int) else offset.tolist()
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def dense(tensor: Tensor) -> Tensor:
     # Kernels read rows; other strides are as they come.
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 

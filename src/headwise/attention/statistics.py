@@ -2,25 +2,30 @@
 
 Symbols: B batch, L query length, S key length, H query heads, G KV heads, D head dim, N relations.
 
-A study of heads needs a few numbers per query, never the map of all weights. ``head_statistics`` walks over blocks of
-queries, turns each block of scores into weights, reduces the block and drops it, so that memory grows with L and not
-with L·S.
+A study of heads needs a few numbers per query, never the map of all weights: memory grows with L and not with L·S. On a
+CPU the compiled kernels reduce the weights as they compute attention (``compiled_statistics``); elsewhere, and for
+relations that these don't know, PyTorch's operations do (``reduction``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from headwise.attention.blocks import Workspace
+from headwise.attention import compiled_statistics, reduction
+from headwise.attention.backends import BACKENDS, choose_backend
+from headwise.attention.backends.table import wants_gradient
+from headwise.attention.compiled import has_many_rows
+from headwise.attention.functional import attention
+from headwise.attention.precision import full_precision
 from headwise.attention.problem import Problem
-from headwise.attention.softmax import Softmax, softmax_with_sink
+from headwise.attention.reduction import Fields
 
-__all__ = ["HeadStatistics", "Relation", "head_statistics"]
+__all__ = ["AttentionReading", "HeadStatistics", "Relation", "attention_with_statistics", "head_statistics"]
 
 _MEANS = ("entropy", "largest", "distance", "lse")
 
@@ -29,7 +34,8 @@ class Relation(Protocol):
     """A set of keys for every query: the thing whose attention mass is measured.
 
     Concrete relations (``Offset``, ``Match``, ``Keys``, ``Target``) live in ``headwise.study.relations``; anything with
-    a ``name`` and a ``keys`` method serves.
+    a ``name`` and a ``keys`` method serves. With a method ``form(queries, key_length)`` as well, which says the same in
+    one of the forms of :mod:`headwise.attention.forms`, the compiled kernels can read it.
     """
 
     @property
@@ -120,7 +126,13 @@ class HeadStatistics:
 
 
 def head_statistics(
-    query: Tensor, key: Tensor, relations: Sequence[Relation], *, max_block_bytes: int | None = None, **visibility: Any
+    query: Tensor,
+    key: Tensor,
+    relations: Sequence[Relation],
+    *,
+    max_block_bytes: int | None = None,
+    backend: str | None = None,
+    **visibility: Any,
 ) -> HeadStatistics:
     """Reduce the attention weights of one layer to per-query statistics, without ever holding the map.
 
@@ -128,7 +140,9 @@ def head_statistics(
         query: ``[B, H, L, D]``.
         key: ``[B, G, S, D]`` with H divisible by G; query head h reads KV head h // R.
         relations: what to measure; each has a name of its own.
-        max_block_bytes: how many bytes one block of scores may take (default about 32 MiB).
+        max_block_bytes: how many bytes one block of scores may take in PyTorch's operations (default about 32 MiB).
+        backend: ``None`` (choose), ``"native"`` or ``"math"``, as in :func:`headwise.attention.attention`. The compiled
+            kernels are chosen where they would be for attention, if every relation has a ``form``.
         **visibility: ``mask``, ``bias``, ``causal``, ``window``, ``offset``, ``key_lengths``, ``cu_seqlens``,
             ``scale``, ``softcap``, ``sinks`` and ``alibi_slopes``, as in :func:`headwise.attention.attention`. With
             packed documents a relation's positions are indices into all keys, and its tokens are the packed ones.
@@ -137,78 +151,101 @@ def head_statistics(
         HeadStatistics, see there for shapes and units.
 
     Raises:
-        ValueError: two relations share a name, or the arguments of the attention do not fit together.
+        ValueError: two relations share a name, the arguments of the attention do not fit together, or the named
+            backend can't do what is asked.
     """
-    names = tuple(relation.name for relation in relations)
-    if len(set(names)) != len(names):
-        raise ValueError(f"head_statistics: relations need names of their own, got {', '.join(names)}")
-    with torch.no_grad():
+    names = _names(relations)
+    with torch.no_grad(), full_precision(query.device):
         problem = Problem.of(query, key, **visibility)
-        parts = []
-        for document, first_key in zip(problem.documents(), problem.document_bounds()[1], strict=False):
-            workspace = document.workspace(max_block_bytes)
-            for rows in list(document.blocks(max_block_bytes)) or [(0, 0)]:
-                softmax = _softmax(document, rows, workspace)
-                parts.append(_block(document, softmax, relations, rows, first_key, problem.key_length))
+        parts = [
+            _document(document, relations, first_key, problem.key_length, max_block_bytes, backend)
+            for document, first_key in zip(problem.documents(), problem.document_bounds()[1], strict=False)
+        ]
         return _joined(names, parts, problem)
 
 
-def _softmax(problem: Problem, rows: tuple[int, int], workspace: Workspace) -> Softmax:
-    scores = problem.scores(*rows, problem.key_range(*rows), workspace)
-    return softmax_with_sink(scores, problem.sinks, in_place=True)
+class AttentionReading(NamedTuple):
+    """What :func:`attention_with_statistics` returns.
+
+    Attributes:
+        output: ``[B, H, L, Dv]`` in the dtype of the query.
+        statistics: see :class:`HeadStatistics`.
+    """
+
+    output: Tensor
+    statistics: HeadStatistics
 
 
-def _block(
-    problem: Problem,
-    softmax: Softmax,
+def attention_with_statistics(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     relations: Sequence[Relation],
-    rows: tuple[int, int],
+    *,
+    max_block_bytes: int | None = None,
+    backend: str | None = None,
+    **visibility: Any,
+) -> AttentionReading:
+    """Attention, and the statistics of its weights from the same pass where the compiled kernels can read them.
+
+    Arguments, meaning and errors are those of :func:`headwise.attention.attention` and of :func:`head_statistics`, and
+    so are the results, to the bit: few queries per key, which are decoded otherwise, are read in a pass of their own.
+    The output carries gradients, the statistics do not.
+    """
+    names = _names(relations)
+    problem = Problem.of(query, key, value, **visibility)
+    together = value is not None and all(
+        _is_native(part, relations, backend) and has_many_rows(part) for part in problem.documents()
+    )
+    if wants_gradient(problem) or not together:
+        output = attention(query, key, value, backend=backend, **visibility)
+        statistics = head_statistics(
+            query, key, relations, max_block_bytes=max_block_bytes, backend=backend, **visibility
+        )
+        return AttentionReading(output, statistics)
+    with torch.no_grad(), full_precision(query.device):
+        parts = [
+            compiled_statistics.with_output(document, relations, first_key, problem.key_length)
+            for document, first_key in zip(problem.documents(), problem.document_bounds()[1], strict=False)
+        ]
+    outputs, fields = zip(*parts, strict=True)
+    return AttentionReading(torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0], _joined(names, fields, problem))
+
+
+def _names(relations: Sequence[Relation]) -> tuple[str, ...]:
+    names = tuple(relation.name for relation in relations)
+    if len(set(names)) != len(names):
+        raise ValueError(f"head_statistics: relations need names of their own, got {', '.join(names)}")
+    return names
+
+
+def _is_native(problem: Problem, relations: Sequence[Relation], backend: str | None) -> bool:
+    """Whether the compiled kernels read this document; the one place that decides.
+
+    Raises:
+        ValueError: the named backend can't do what is asked.
+    """
+    chosen = choose_backend(BACKENDS, backend, problem, need_lse=True)
+    reason = compiled_statistics.refusal(relations)
+    if backend == "native" and reason is not None:
+        raise ValueError(f"backend 'native': {reason}; leave backend=None to let one be chosen")
+    return chosen.name == "native" and reason is None
+
+
+def _document(
+    problem: Problem,
+    relations: Sequence[Relation],
     first_key: int,
     key_length: int,
-) -> dict[str, Tensor]:
-    """Some queries of a document whose keys start at ``first_key`` of all ``key_length``."""
-    low, high = keys = problem.key_range(*rows)
-    weights = softmax.exponentials.div_(softmax.total)  # [B, H, rows, keys]
-    visible = problem.visible(*rows, keys)  # [B or 1, H or 1, rows, keys]
-    positions = problem.positions(*rows)  # [B or 1, rows]
-    part = {
-        "lse": softmax.lse,
-        "seeing": visible.any(-1),
-        "entropy": torch.special.entr(weights).sum(-1),
-        "largest": weights.amax(-1) if weights.shape[-1] else softmax.lse.new_zeros(softmax.lse.shape),
-        "distance": _mean_distance(weights, positions - low),
-    }
-    reached = slice(first_key + low, first_key + high)
-    sets = [relation.keys(positions + first_key, key_length)[..., reached] for relation in relations]
-    part.update(_masses(weights, visible, sets))
-    return part
+    max_block_bytes: int | None,
+    backend: str | None,
+) -> Fields:
+    if _is_native(problem, relations, backend):
+        return compiled_statistics.reduced(problem, relations, first_key, key_length)
+    return reduction.reduced(problem, relations, first_key, key_length, max_block_bytes)
 
 
-def _mean_distance(weights: Tensor, positions: Tensor) -> Tensor:
-    keys = torch.arange(weights.shape[-1], device=weights.device)
-    distance = (positions[:, None, :, None] - keys).abs().to(weights.dtype)  # [B or 1, 1, rows, S]
-    return (weights * distance).sum(-1)
-
-
-def _masses(weights: Tensor, visible: Tensor, sets: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Over all relations the mass, its value under uniform attention, and whether the row says anything.
-
-    ``sets`` are the keys of each relation, ``[B or 1, rows, keys]``.
-    """
-    if not sets:
-        empty = weights.new_zeros((0, *weights.shape[:-1]))
-        return {"mass": empty, "uniform": empty, "informative": empty.bool()}
-    # One matrix product reads the weights once for all relations: several times as fast as a masked sum for each.
-    stacked = torch.stack(torch.broadcast_tensors(*sets), dim=2)  # [B or 1, rows, N, keys]
-    keys = stacked.to(weights.dtype).transpose(-2, -1)
-    mass = weights.transpose(1, 2) @ keys  # [B, rows, H, N]
-    hits = visible.transpose(1, 2).to(weights.dtype) @ keys  # [B or 1, rows, H or 1, N]
-    seen = visible.sum(-1).transpose(1, 2)[..., None]  # [B or 1, rows, H or 1, 1]
-    per_row = {"mass": mass, "uniform": hits / seen.clamp(min=1), "informative": (hits > 0) & (hits < seen)}
-    return {name: values.permute(3, 0, 2, 1) for name, values in per_row.items()}
-
-
-def _joined(names: tuple[str, ...], parts: list[dict[str, Tensor]], problem: Problem) -> HeadStatistics:
+def _joined(names: tuple[str, ...], parts: Sequence[Fields], problem: Problem) -> HeadStatistics:
     fields = {field: torch.cat([part[field] for part in parts], dim=-1) for field in parts[0]}
     batch, length = problem.batch_size, problem.query_length
     for field in ("uniform", "informative"):

@@ -6,10 +6,11 @@ Every cache keeps to :class:`KeyValueCache`; :func:`attend` runs attention over 
 from headwise.cache.attend import attend, attend_weights
 from headwise.cache.base import Snapshot
 from headwise.cache.dense import DenseCache
+from headwise.cache.held import Held
 from headwise.cache.latent import LatentCache
 from headwise.cache.paged import PagedCache
 from headwise.cache.pool import BlockPool
-from headwise.cache.protocol import CacheFullError, Held, KeyValueCache
+from headwise.cache.protocol import CacheFullError, KeyValueCache
 from headwise.cache.quantized import QuantizedCache
 from headwise.cache.window import WindowCache
 

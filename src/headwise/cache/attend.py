@@ -18,8 +18,9 @@ from torch import Tensor
 
 from headwise.attention import attention, attention_weights, validation
 from headwise.attention.masks import Span, WindowArgument, head_spans, is_cheap_to_look_at, known_range
+from headwise.cache.held import Held
+from headwise.cache.in_place import attend_in_place
 from headwise.cache.planes import pick
-from headwise.cache.protocol import Held
 
 __all__ = ["attend", "attend_weights"]
 
@@ -70,6 +71,10 @@ def attend(
     for part, heads in zip(held, shares.heads, strict=True):
         options = shares.options(part, heads, scale, softcap, sinks, alibi_slopes)
         own = pick(query, 1, heads)
+        in_place = attend_in_place(own, part, options, backend)
+        if in_place is not None:
+            outputs.append(in_place)
+            continue
         calls = _sequences(own, part, options) or [(own, part, options)]
         done = [attention(some, piece.keys, piece.values, backend=backend, **rest) for some, piece, rest in calls]
         outputs.append(torch.cat(done) if len(done) > 1 else done[0])
@@ -213,7 +218,7 @@ def _cut(tensor: Tensor, part: Held, heads: Sequence[int]) -> Tensor:
         tensor = pick(tensor, 1, heads)
     if tensor.shape[3] == 1:
         return tensor
-    tokens = part.keys.shape[2]
+    tokens = part.tokens
     if isinstance(part.start, int):
         return tensor.narrow(3, part.start, tokens)
     # Behind the end of a short sequence there is no column; what the last one says there is read by nobody.
@@ -246,8 +251,8 @@ def _length(held: Sequence[Held]) -> int | None:
 
 def _end(part: Held) -> int | None:
     if isinstance(part.start, int):
-        return part.start + part.keys.shape[2]
-    held = part.keys.shape[2] if part.key_lengths is None else part.key_lengths
+        return part.start + part.tokens
+    held = part.tokens if part.key_lengths is None else part.key_lengths
     bounds = known_range(part.start + held)
     return None if bounds is None else bounds[1]
 

@@ -9,7 +9,7 @@ Axes: ``B`` batch, ``G`` KV heads, ``T`` new tokens, ``D`` head dim, ``Dv`` valu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ from headwise.cache.counts import (
     shared_or_each,
     what_differs,
 )
-from headwise.cache.protocol import CacheFullError, Held
+from headwise.cache.held import Held, Stored
+from headwise.cache.protocol import CacheFullError
+from headwise.native_caches import Segment
 
 __all__ = ["BaseCache", "Snapshot"]
 
@@ -65,6 +67,7 @@ class BaseCache(ABC):
         self._num_kv_heads, self._head_dim, self._value_head_dim = num_kv_heads, head_dim, value_head_dim
         self._counts: Counts = (0,) * batch_size
         self._identity = object()  # what snapshots know their cache by
+        self._changes = 0  # what parts that were handed out know their time by
 
     @property
     def batch_size(self) -> int:
@@ -147,7 +150,12 @@ class BaseCache(ABC):
                 "the leading tokens that are real"
             )
         after = tuple(count + more for count, more in zip(self._counts, new, strict=True))
-        held = self._store([tensor.detach() for tensor, _ in named.values()], new, after)
+        self._changes += 1
+        try:
+            held = self._store([tensor.detach() for tensor, _ in named.values()], new, after)
+        except CacheFullError:
+            self._changes -= 1  # it is as it was
+            raise
         self._counts = after
         return held
 
@@ -163,6 +171,7 @@ class BaseCache(ABC):
             ValueError: more than are held, a negative number, or more than the cache can take back. Nothing changes.
         """
         after = self._after_rollback(tokens)
+        self._changes += 1
         self._forget(after)
         self._counts = after
 
@@ -205,6 +214,7 @@ class BaseCache(ABC):
         self._take(read_index("select", batch_index, self.batch_size))
 
     def _take(self, index: Counts) -> None:
+        self._changes += 1
         self._select(index)
         self._counts = tuple(self._counts[source] for source in index)
 
@@ -227,11 +237,13 @@ class BaseCache(ABC):
             raise ValueError(f"restore: expected a snapshot of this {name}, got one of another; restore it there")
         if snapshot._contents is None:
             raise ValueError("restore: expected a snapshot that still has its contents, got one that was released")
+        self._changes += 1
         self._paste(snapshot._contents)
         self._counts = snapshot.lengths
 
     def reset(self) -> None:
         """Forget all tokens; the memory is kept."""
+        self._changes += 1
         self._counts = (0,) * self.batch_size
 
     def _refuse_to_forget(self, after: Counts) -> None:  # noqa: B027
@@ -287,6 +299,26 @@ class BaseCache(ABC):
                 key_lengths=what_differs(after, keys.shape[2], self.device),
             ),
         )
+
+    def _all_stored(
+        self,
+        whole: Callable[[], tuple[Tensor, Tensor]],
+        segments: Callable[[], Sequence[Segment]],
+        before: Counts,
+        after: Counts,
+    ) -> tuple[Held]:
+        """The same of keys and values that aren't two tensors: ``whole`` makes those, kernels read ``segments``."""
+        tokens, now = max(after), self._changes
+        stored = Stored(
+            shape=(self.batch_size, self._num_kv_heads, tokens),
+            widths=(self._head_dim, self._value_head_dim),
+            like=self._like(),
+            whole=whole,
+            segments=segments,
+            is_current=lambda: self._changes == now,
+        )
+        heads, offset = tuple(range(self._num_kv_heads)), shared_or_each(before, self.device)
+        return (Held(heads, None, None, 0, offset, what_differs(after, tokens, self.device), stored),)
 
     def _extra(self) -> dict[str, Any]:
         """The sizes of this kind of cache, for ``repr``."""

@@ -20,6 +20,7 @@ __all__ = [
     "check_sizes",
     "check_tokens",
     "is_uniform",
+    "minus",
     "per_sequence",
     "read_counts",
     "read_index",
@@ -155,6 +156,11 @@ def _integer(name: str, number: object) -> int:
 def is_uniform(counts: Counts) -> bool:
     """Whether all sequences have the same number."""
     return counts.count(counts[0]) == len(counts)
+
+
+def minus(counts: Counts, others: Counts) -> Counts:
+    """How much more each sequence has than in ``others``."""
+    return tuple(count - other for count, other in zip(counts, others, strict=True))
 
 
 def per_sequence(counts: Counts, device: torch.device) -> Tensor:

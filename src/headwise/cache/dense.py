@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headwise.cache.base import BaseCache
 from headwise.cache.counts import Counts, check_sizes
+from headwise.cache.held import Held
 from headwise.cache.planes import Planes
-from headwise.cache.protocol import Held
 
 __all__ = ["DenseCache", "PlaneCache"]
 

@@ -5,7 +5,7 @@ Axes: ``B`` batch, ``G`` KV heads, ``T`` new tokens, ``D`` head dim, ``Dv`` valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +13,15 @@ from torch import Tensor
 
 from headwise.cache.base import BaseCache
 from headwise.cache.counts import Counts, check_sizes, read_index
+from headwise.cache.held import Held
 from headwise.cache.planes import token_index
 from headwise.cache.pool import BlockPool, BlockTables
-from headwise.cache.protocol import Held
+from headwise.native_caches import Segment
 
 __all__ = ["PagedCache"]
+
+# Up to so many slices are written one by one; beyond, tensors of indices cost less.
+_FEW_STRETCHES = 4
 
 
 class PagedCache(BaseCache):
@@ -29,7 +33,8 @@ class PagedCache(BaseCache):
 
     ``copy.deepcopy`` copies the pool as well, with no other holders than those that are copied in the same call.
 
-    What is handed out is gathered from the blocks into one tensor, a copy that lives as long as it is used.
+    Attention of a few queries on a CPU reads the blocks where they lie; for all else what is handed out is gathered
+    into one tensor, a copy.
 
     Args:
         pool: where the blocks come from.
@@ -101,7 +106,7 @@ class PagedCache(BaseCache):
         prefix = other._tables.rows[sequence][: self._blocks(tokens)]
         for row in into:
             self._pool.hold(prefix)
-            self._tables.rows[row][:] = prefix
+            self._tables.extend(row, prefix)
         self._counts = tuple(tokens if row in into else count for row, count in enumerate(self._counts))
 
     def reset(self) -> None:
@@ -121,8 +126,8 @@ class PagedCache(BaseCache):
         taken = self._pool.take(len(copied) + sum(growth), type(self).__name__)
         self._replace(copied, taken[: len(copied)])
         fresh = iter(taken[len(copied) :])
-        for row, blocks in zip(self._tables.rows, growth, strict=True):
-            row.extend(next(fresh) for _ in range(blocks))
+        for sequence, blocks in enumerate(growth):
+            self._tables.extend(sequence, [next(fresh) for _ in range(blocks)])
         self._write(tokens, new)
         return self._hand_out(self._counts, after)
 
@@ -149,19 +154,44 @@ class PagedCache(BaseCache):
         blocks = [self._tables.rows[sequence][number] for sequence, number in places]
         self._pool.copy(blocks, copies)
         for (sequence, number), copied in zip(places, copies, strict=True):
-            self._tables.rows[sequence][number] = copied
+            self._tables.replace(sequence, number, copied)
         self._pool.drop(blocks)
 
     def _write(self, tokens: list[Tensor], new: Counts) -> None:
+        stretches = list(self._stretches(new))
+        if len(stretches) <= _FEW_STRETCHES:
+            for stretch in stretches:
+                self._pool.write_stretch(tokens, *stretch)
+            return
         rows, offsets = token_index(new)
         positions = torch.tensor(self._counts)[rows] + offsets
         blocks = self._tables.as_tensor()[rows, positions // self._pool.block_size]
         self._pool.write(tokens, rows, offsets, blocks, positions % self._pool.block_size)
 
+    def _stretches(self, new: Counts) -> Iterator[tuple[int, int, int, int, int]]:
+        """(sequence, first new token, block, slot, tokens) of what goes into each block."""
+        size = self._pool.block_size
+        for sequence, (begin, count) in enumerate(zip(self._counts, new, strict=True)):
+            done = 0
+            while done < count:
+                number, slot = divmod(begin + done, size)
+                tokens = min(size - slot, count - done)
+                yield sequence, done, self._tables.rows[sequence][number], slot, tokens
+                done += tokens
+
     def _hand_out(self, before: Counts, after: Counts) -> tuple[Held, ...]:
-        # Tables may be longer than what is held: between the taking of blocks and the end of an append.
+        return self._all_stored(lambda: self._whole(after), lambda: self._segments(after), before, after)
+
+    def _segments(self, after: Counts) -> list[Segment]:
+        """Where all tokens lie, for the compiled kernels."""
+        zeros = (0,) * len(after)
+        return [Segment(self._pool.planes.memory, zeros, after, zeros, self._tables.as_tensor())] if max(after) else []
+
+    def _whole(self, after: Counts) -> tuple[Tensor, Tensor]:
+        """All tokens, the blocks of every sequence side by side."""
+        # The last block may have more slots than are held.
         keys, values = (tensor[:, :, : max(after)] for tensor in self._pool.gather(self._tables.as_tensor()))
-        return self._all_heads(keys, values, before, after)
+        return keys, values
 
     def _forget(self, after: Counts) -> None:
         for sequence, end in enumerate(after):

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from headwise.cache.counts import Counts, is_uniform
+from headwise.native_caches import Memory
 
 __all__ = ["Planes", "pick", "token_index"]
 
 _MOST_STRETCHES = 16
+_BITS = {torch.int8: 8, torch.uint8: 4}  # of a code, by what holds it
 
 
 class Planes:
@@ -29,6 +31,7 @@ class Planes:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = tuple(tensors)
+        self._memory: tuple[tuple[Tensor, ...], Memory] | None = None
 
     @classmethod
     def empty(
@@ -50,6 +53,13 @@ class Planes:
     def device(self) -> torch.device:
         """Where the memory lies."""
         return self.tensors[0].device
+
+    @property
+    def memory(self) -> Memory:
+        """As the compiled kernels find keys and values, or codes and scales of keys, then of values."""
+        if self._memory is None or self._memory[0] is not self.tensors:
+            self._memory = (self.tensors, _memory_of(*self.tensors))
+        return self._memory[1]
 
     @property
     def nbytes(self) -> int:
@@ -74,6 +84,8 @@ class Planes:
             count: tokens per sequence.
             skip: how many leading tokens to leave out per sequence; default 0.
         """
+        if not max(count):
+            return
         skip = (0,) * len(count) if skip is None else skip
         if is_uniform(first) and is_uniform(count) and is_uniform(skip):
             for tensor, new in zip(self.tensors, tokens, strict=True):
@@ -130,6 +142,13 @@ class Planes:
             self.tensors = tuple(tensor.new_empty(batch, *tensor.shape[1:]) for tensor in self.tensors)
         for view, part in zip(self.views(0, copied[0].shape[2]), copied, strict=True):
             view.copy_(part)
+
+
+def _memory_of(first: Tensor, second: Tensor, *others: Tensor) -> Memory:
+    if not others:
+        return Memory(first, second)
+    value, value_scales = others
+    return Memory(first, value, bits=_BITS[first.dtype], key_scales=second, value_scales=value_scales)
 
 
 def token_index(count: Counts) -> tuple[Tensor, Tensor]:

@@ -160,6 +160,11 @@ class BlockPool:
         for tensor, new in zip(self.planes.tensors, tokens, strict=True):
             tensor.transpose(1, 2)[blocks, slots] = new.transpose(1, 2)[rows, source]
 
+    def write_stretch(self, tokens: Sequence[Tensor], row: int, source: int, block: int, slot: int, count: int) -> None:
+        """The same for ``count`` neighbours that go to neighbouring slots of one block, without tensors of indices."""
+        for tensor, new in zip(self.planes.tensors, tokens, strict=True):
+            tensor[block, :, slot : slot + count] = new[row, :, source : source + count]
+
     def gather(self, table: Tensor) -> tuple[Tensor, ...]:
         """The blocks of every sequence side by side: for each tensor ``[B, G, blocks * block_size, width]``, a copy.
 
@@ -188,11 +193,15 @@ class BlockTables:
 
     Args:
         pool: where the blocks lie.
-        rows: the blocks of each sequence, which are held already.
+        rows: the blocks of each sequence, which are held already. They are changed by the methods only.
     """
 
     def __init__(self, pool: BlockPool, rows: list[list[int]]) -> None:
         self.pool, self.rows = pool, rows
+        # The same as numbers of a tensor, brought up to date when it is asked for: a long table costs as much to make
+        # as a step of decoding.
+        self._tensor = torch.zeros((len(rows), 0), dtype=torch.int64)
+        self._written = [0] * len(rows)
         weakref.finalize(self, _let_go, pool, rows).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -215,21 +224,42 @@ class BlockTables:
         own, others = list(self.rows), list(other.rows)
         other.rows.clear()
         self.rows[:] = others
+        self._tensor, self._written = self._tensor.new_zeros(len(others), 0), [0] * len(others)
         for row in own:
             self.pool.drop(row)
+
+    def extend(self, sequence: int, blocks: Iterable[int]) -> None:
+        """More blocks for a sequence, which are held already."""
+        self.rows[sequence].extend(blocks)
+
+    def replace(self, sequence: int, number: int, block: int) -> None:
+        """Another block, which is held already, in place of one that is let go of by the caller."""
+        self.rows[sequence][number] = block
+        self._written[sequence] = min(self._written[sequence], number)
 
     def cut(self, sequence: int, blocks: int) -> None:
         """Let go of the blocks of a sequence behind the first ``blocks``."""
         row = self.rows[sequence]
         gone = row[blocks:]
         del row[blocks:]
+        self._written[sequence] = min(self._written[sequence], len(row))
         self.pool.drop(gone)
 
     def as_tensor(self) -> Tensor:
-        """int64 ``[B, most blocks of a sequence]`` on the host; behind the end of a short sequence stands 0."""
+        """int64 ``[B, most blocks of a sequence]`` on the host, a view that the next change may overwrite.
+
+        Behind the end of a short sequence stand numbers of any blocks of the pool.
+        """
         most = max(map(len, self.rows))
-        padded = [row + [0] * (most - len(row)) for row in self.rows]
-        return torch.tensor(padded, dtype=torch.int64).view(len(self.rows), most)
+        if most > self._tensor.shape[1]:
+            grown = self._tensor.new_zeros(len(self.rows), max(most, 2 * self._tensor.shape[1]))
+            grown[:, : self._tensor.shape[1]] = self._tensor
+            self._tensor = grown
+        for sequence, (row, written) in enumerate(zip(self.rows, self._written, strict=True)):
+            if written < len(row):
+                self._tensor[sequence, written : len(row)] = torch.tensor(row[written:])
+                self._written[sequence] = len(row)
+        return self._tensor[:, :most]
 
 
 def _adopting(pool: BlockPool, rows: list[list[int]]) -> BlockTables:

@@ -6,42 +6,18 @@ Axes: ``B`` batch, ``G`` KV heads, ``T`` new tokens, ``n`` held tokens, ``D`` he
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-__all__ = ["CacheFullError", "Held", "KeyValueCache"]
+from headwise.cache.held import Held
+
+__all__ = ["CacheFullError", "KeyValueCache"]
 
 
 class CacheFullError(ValueError):
     """The tokens don't fit. Nothing was stored and nothing was lost."""
-
-
-class Held(NamedTuple):
-    """What some KV heads of a cache hold, as attention needs it: ``attend`` runs over one or several of these.
-
-    A cache in which every head sees equally far hands out one part with all heads. With windows per head, heads that
-    see equally far are one part.
-
-    Attributes:
-        kv_heads: the KV heads of this part, in the order of axis 1.
-        keys: ``[B, len(kv_heads), n, D]``; may be a view of the cache's memory, which the next call may overwrite.
-        values: ``[B, len(kv_heads), n, Dv]``.
-        start: absolute position of ``keys[:, :, 0]``, for all sequences or ``[B]``.
-        offset: where the first query of the append stands, counted from ``keys[:, :, 0]``; for all sequences or
-            ``[B]``. Without an append: where the next token will stand.
-        key_lengths: how many leading keys each sequence holds, ``[B]``, or None where all hold ``n``. What lies behind
-            is memory that must not be read: it may be NaN. With windows, older tokens than a sequence can see may lie
-            before; the window hides them.
-    """
-
-    kv_heads: tuple[int, ...]
-    keys: Tensor
-    values: Tensor
-    start: int | Tensor
-    offset: int | Tensor
-    key_lengths: Tensor | None
 
 
 @runtime_checkable

@@ -13,8 +13,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["code_dtype", "code_width", "dequantize", "quantize", "scale_dtype"]
+from headwise import native_caches
+from headwise.native import is_built
 
+__all__ = ["code_dtype", "code_width", "dequantize", "quantize", "quantize_into", "scale_dtype"]
+
+# What the compiled part quantizes. Settled once: a graph that is being compiled can't ask.
+_NATIVE = (torch.float32, torch.bfloat16, torch.float16) if is_built() else ()
 _LIMITS = {8: 127, 4: 7}
 
 
@@ -43,6 +48,17 @@ def quantize(vectors: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     scales = scales.masked_fill(~largest.isfinite(), torch.nan)
     codes = torch.nan_to_num(vectors / scales, nan=0.0).round().clamp(-limit, limit)
     return _pack(codes, bits), scales
+
+
+def quantize_into(vectors: Tensor, codes: Tensor, scales: Tensor, bits: int) -> None:
+    """Write what :func:`quantize` gives, to the bit, into memory for it: ``[B, G, T, width]`` each."""
+    if vectors.dtype in _NATIVE and vectors.device.type == "cpu" and not torch.compiler.is_compiling():
+        vectors = vectors if vectors.stride(-1) == 1 else vectors.contiguous()
+        native_caches.quantize(vectors, codes, scales, bits=bits, threads=torch.get_num_threads())
+        return
+    made = quantize(vectors, bits)
+    codes.copy_(made[0])
+    scales.copy_(made[1])
 
 
 def dequantize(codes: Tensor, scales: Tensor, width: int, bits: int, dtype: torch.dtype) -> Tensor:

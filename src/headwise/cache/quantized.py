@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from headwise.cache.base import BaseCache
-from headwise.cache.counts import Counts, check_sizes
-from headwise.cache.planes import Planes, token_index
-from headwise.cache.protocol import Held
-from headwise.cache.quantization import code_dtype, code_width, dequantize, quantize, scale_dtype
+from headwise.cache.counts import Counts, check_sizes, is_uniform, minus
+from headwise.cache.held import Held
+from headwise.cache.planes import Planes
+from headwise.cache.quantization import code_dtype, code_width, dequantize, quantize_into, scale_dtype
+from headwise.cache.ring import Ring
+from headwise.native_caches import Segment
 
 __all__ = ["QuantizedCache"]
 
@@ -27,8 +29,8 @@ class QuantizedCache(BaseCache):
     one of the latest again; so what a rollback leaves reads to the bit as before.
 
     Each token has one scale per head for its key and one for its value, in float32 (float64 for float64), and codes as
-    in :mod:`headwise.cache.quantization`. What is handed out is one tensor of all tokens in full precision, a copy that
-    lives as long as it is used.
+    in :mod:`headwise.cache.quantization`. Attention of a few queries on a CPU reads the codes where they lie; for all
+    else what is handed out is made into one tensor of all tokens in full precision, a copy.
 
     Args:
         batch_size: ``B``.
@@ -71,10 +73,8 @@ class QuantizedCache(BaseCache):
         kinds = [kind for width in widths for kind in ((code_width(width, bits), code_dtype(bits)), (1, scale))]
         # The last `residual` tokens of a full cache are never quantized.
         self._codes = Planes.empty((batch_size, num_kv_heads, capacity - self._residual), kinds, device)
-        # A ring: the token at position p lies in slot p % residual.
-        self._latest = Planes.empty(
-            (batch_size, num_kv_heads, self._residual), [(width, dtype) for width in widths], device
-        )
+        latest = (batch_size, num_kv_heads, self._residual)
+        self._latest = Ring(Planes.empty(latest, [(width, dtype) for width in widths], device))
         self._settled: Counts = self._counts  # how many tokens of each sequence are quantized
 
     @property
@@ -95,13 +95,13 @@ class QuantizedCache(BaseCache):
     @property
     def nbytes(self) -> int:
         """Bytes allocated for codes, scales and the latest tokens."""
-        return self._codes.nbytes + self._latest.nbytes
+        return self._codes.nbytes + self._latest.planes.nbytes
 
     @property
     def nbytes_logical(self) -> int:
         """Bytes of the held tokens, each as it is stored, with its scales."""
         settled = sum(self._settled)
-        return settled * self._codes.token_nbytes + (sum(self._counts) - settled) * self._latest.token_nbytes
+        return settled * self._codes.token_nbytes + (sum(self._counts) - settled) * self._latest.planes.token_nbytes
 
     def reset(self) -> None:
         """Forget all tokens; the memory is kept."""
@@ -109,72 +109,89 @@ class QuantizedCache(BaseCache):
         self._settled = self._counts
 
     def _like(self) -> Tensor:
-        return self._latest.tensors[0]
+        return self._latest.planes.tensors[0]
 
     def _store(self, tokens: list[Tensor], new: Counts, after: Counts) -> tuple[Held, ...]:
         self._refuse_beyond(self._capacity, new, after)
-        whole = self._read(self._counts, after)
-        whole.write(tokens, self._counts, new)
-        settled = tuple(max(done, end - self._residual) for done, end in zip(self._settled, after, strict=True))
-        self._settle(whole, settled)
-        # Of the tokens behind `settled` only the new ones aren't in the ring yet.
+        done, settled = self._settled, tuple(map(max, self._settled, (end - self._residual for end in after)))
+        # Those that are quantized now are handed out in full precision a last time.
+        leaving = self._leaving(tokens, done, settled)
+        if leaving is not None:
+            self._quantize(leaving, done, settled)
         first = tuple(map(max, settled, self._counts))
-        rows, offsets = token_index(tuple(end - begin for begin, end in zip(first, after, strict=True)))
-        positions = torch.tensor(first)[rows] + offsets
-        if rows.numel():
-            self._latest.put(whole.tensors, rows, positions, positions % self._residual)
+        self._latest.write(tokens, minus(first, self._counts), first, minus(after, first))
         self._settled = settled
-        keys, values = whole.tensors
-        return self._all_heads(keys, values, self._counts, after)
+        return self._parts(done, leaving, self._counts, after)
 
-    def _settle(self, whole: Planes, settled: Counts) -> None:
-        """Quantize the tokens between what is quantized already and ``settled``."""
-        count = tuple(end - begin for begin, end in zip(self._settled, settled, strict=True))
-        if not max(count):
-            return
-        leaving = Planes.empty(
-            (self.batch_size, self.num_kv_heads, max(count)),
-            [(tensor.shape[3], tensor.dtype) for tensor in whole.tensors],
-            self.device,
-        )
-        leaving.write(whole.tensors, (0,) * self.batch_size, count, self._settled)
-        codes = [part for tensor in leaving.tensors for part in quantize(tensor, self._bits)]
-        self._codes.write(codes, self._settled, count)
+    def _leaving(self, tokens: list[Tensor], done: Counts, settled: Counts) -> Planes | None:
+        """The tokens from ``done`` to ``settled`` as they came, in memory of their own; None where there are none."""
+        if settled == done:
+            return None
+        leaving, held = self._planes_like(max(minus(settled, done))), tuple(map(min, settled, self._counts))
+        self._latest.read(leaving, (0,) * len(done), done, minus(held, done))  # the others are new
+        leaving.write(tokens, minus(held, done), minus(settled, held))
+        return leaving
 
-    def _read(self, before: Counts, after: Counts) -> Planes:
-        """Room for all tokens ``[B, G, max(after), width]``, with those that are stored in full precision in it."""
-        whole = Planes(
-            [tensor.new_empty(*tensor.shape[:2], max(after), tensor.shape[3]) for tensor in self._latest.tensors]
-        )
-        settled = max(self._settled)
-        views = self._codes.views(0, settled)
-        for tensor, codes, scales in zip(whole.tensors, views[::2], views[1::2], strict=True):
-            tensor[:, :, :settled] = dequantize(codes, scales, tensor.shape[3], self._bits, self.dtype)
-        rows, offsets = token_index(tuple(end - begin for begin, end in zip(self._settled, before, strict=True)))
-        positions = torch.tensor(self._settled)[rows] + offsets
-        if rows.numel():
-            whole.put(self._latest.tensors, rows, positions % self._residual, positions)
-        return whole
+    def _planes_like(self, tokens: int) -> Planes:
+        shape = (self.batch_size, self._num_kv_heads, tokens)
+        kinds = [(width, self.dtype) for width in (self._head_dim, self._value_head_dim)]
+        return Planes.empty(shape, kinds, self.device)
+
+    def _quantize(self, leaving: Planes, done: Counts, settled: Counts) -> None:
+        """Codes and scales of the tokens from ``done`` to ``settled``."""
+        if is_uniform(done) and is_uniform(settled):
+            pieces = [(slice(None), done[0], settled[0])]
+        else:
+            pieces = [(slice(b, b + 1), *ends) for b, ends in enumerate(zip(done, settled, strict=True))]
+        for row, begin, end in pieces:
+            codes = [tensor[row, :, begin:end] for tensor in self._codes.tensors]
+            for side, tensor in enumerate(leaving.tensors if end > begin else ()):
+                quantize_into(tensor[row, :, : end - begin], codes[2 * side], codes[2 * side + 1], self._bits)
 
     def _hand_out(self, before: Counts, after: Counts) -> tuple[Held, ...]:
-        keys, values = self._read(before, after).tensors
-        return self._all_heads(keys, values, before, after)
+        return self._parts(self._settled, None, before, after)
+
+    def _parts(self, done: Counts, leaving: Planes | None, before: Counts, after: Counts) -> tuple[Held, ...]:
+        """All tokens: codes up to ``done``, those that are just ``leaving``, and the latest."""
+        arguments = done, leaving, after
+        return self._all_stored(lambda: self._whole(*arguments), lambda: self._segments(*arguments), before, after)
+
+    def _segments(self, done: Counts, leaving: Planes | None, after: Counts) -> list[Segment]:
+        """Where all tokens lie, for the compiled kernels."""
+        zeros = (0,) * len(done)
+        segments = [Segment(self._codes.memory, zeros, done, zeros)] if max(done) else []
+        if leaving is not None:
+            segments.append(Segment(leaving.memory, done, minus(self._settled, done), zeros))
+        runs = self._latest.runs(self._settled, minus(after, self._settled))
+        return segments + [Segment(self._latest.planes.memory, *run) for run in runs]
+
+    def _whole(self, done: Counts, leaving: Planes | None, after: Counts) -> tuple[Tensor, Tensor]:
+        """All tokens in full precision."""
+        whole = self._planes_like(max(after))
+        views = self._codes.views(0, max(done))
+        for tensor, codes, scales in zip(whole.tensors, views[::2], views[1::2], strict=True):
+            tensor[:, :, : max(done)] = dequantize(codes, scales, tensor.shape[3], self._bits, self.dtype)
+        if leaving is not None:
+            whole.write(leaving.tensors, done, minus(self._settled, done))
+        self._latest.read(whole, self._settled, self._settled, minus(after, self._settled))
+        keys, values = whole.tensors
+        return keys, values
 
     def _forget(self, after: Counts) -> None:
         self._settled = tuple(map(min, self._settled, after))
 
     def _select(self, index: Counts) -> None:
         self._codes.select(index, max(self._settled))
-        self._latest.select(index, self._residual)
+        self._latest.planes.select(index, self._residual)
         self._settled = tuple(self._settled[source] for source in index)
 
     def _copy(self) -> tuple[Any, ...]:
-        return self._settled, self._codes.copy(max(self._settled)), self._latest.copy(self._residual)
+        return self._settled, self._codes.copy(max(self._settled)), self._latest.planes.copy(self._residual)
 
     def _paste(self, contents: tuple[Any, ...]) -> None:
         self._settled, codes, latest = contents
         self._codes.paste(codes)
-        self._latest.paste(latest)
+        self._latest.planes.paste(latest)
 
     def _extra(self) -> dict[str, Any]:
         return {"capacity": self._capacity, "bits": self._bits, "residual": self._residual}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.cache.base import BaseCache
 from headwise.cache.counts import Counts, check_sizes
-from headwise.cache.protocol import Held
+from headwise.cache.held import Held
 from headwise.cache.window_group import WindowGroup
 
 __all__ = ["WindowCache"]

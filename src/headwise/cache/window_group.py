@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headwise.cache.counts import Counts, is_uniform, shared_or_each, what_differs
+from headwise.cache.counts import Counts, is_uniform, minus, shared_or_each, what_differs
+from headwise.cache.held import Held
 from headwise.cache.planes import Planes, pick
-from headwise.cache.protocol import Held
 
 __all__ = ["WindowGroup"]
 
@@ -79,28 +79,28 @@ class WindowGroup:
         if not self._fits(after, self.starts):
             if not self._fits(after, kept):
                 return self._pass_through(tokens, before, new, kept, tuple(map(self.needed, earliest)))
-            self.planes.move_to_front(_minus(kept, self.starts), _minus(before, kept))
+            self.planes.move_to_front(minus(kept, self.starts), minus(before, kept))
             self.starts = kept
-        self.planes.write(tokens, _minus(before, self.starts), new)
+        self.planes.write(tokens, minus(before, self.starts), new)
         return self.part(before, after)
 
     def _fits(self, after: Counts, starts: Counts) -> bool:
-        return max(_minus(after, starts)) <= self.planes.slots
+        return max(minus(after, starts)) <= self.planes.slots
 
     def _pass_through(self, tokens: list[Tensor], before: Counts, new: Counts, first: Counts, last: Counts) -> Held:
         """Hand out more than there is room for, from position ``first`` on, and keep it only from ``last`` on."""
-        after, old, skip = _plus(before, new), _minus(before, first), _minus(first, self.starts)
+        after, old, skip = _plus(before, new), minus(before, first), minus(first, self.starts)
         if is_uniform(old) and is_uniform(skip) and is_uniform(new):
             whole = Planes([new_tokens[:, :, : new[0]] for new_tokens in tokens])
             if old[0]:
                 parts = zip(self.planes.views(skip[0], skip[0] + old[0]), whole.tensors, strict=True)
                 whole = Planes([torch.cat(pair, 2) for pair in parts])
         else:
-            slots = max(_minus(after, first))
+            slots = max(minus(after, first))
             whole = Planes([tensor.new_empty(*tensor.shape[:2], slots, tensor.shape[3]) for tensor in tokens])
             whole.write(self.planes.tensors, (0,) * len(new), old, skip)
             whole.write(tokens, old, new)
-        self.planes.write(whole.tensors, (0,) * len(new), _minus(after, last), _minus(last, first))
+        self.planes.write(whole.tensors, (0,) * len(new), minus(after, last), minus(last, first))
         self.starts = last
         return self._part(whole, first, before, after)
 
@@ -110,9 +110,9 @@ class WindowGroup:
 
     def _part(self, planes: Planes, starts: Counts, before: Counts, after: Counts) -> Held:
         # Slots before the first one that any sequence needs are left out.
-        skip = min(_minus(tuple(map(self.needed, before)), starts))
+        skip = min(minus(tuple(map(self.needed, before)), starts))
         starts = tuple(start + skip for start in starts)
-        held = _minus(after, starts)
+        held = minus(after, starts)
         keys, values = planes.views(skip, skip + max(held))
         device = planes.device
         return Held(
@@ -120,18 +120,18 @@ class WindowGroup:
             keys=keys,
             values=values,
             start=shared_or_each(starts, device),
-            offset=shared_or_each(_minus(before, starts), device),
+            offset=shared_or_each(minus(before, starts), device),
             key_lengths=what_differs(held, max(held), device),
         )
 
     def select(self, index: Counts, counts: Counts) -> None:
         """Choose sequences."""
-        self.planes.select(index, max(_minus(counts, self.starts)))
+        self.planes.select(index, max(minus(counts, self.starts)))
         self.starts = tuple(self.starts[source] for source in index)
 
     def copy(self, counts: Counts) -> tuple[Counts, tuple[Tensor, ...]]:
         """The contents for a snapshot."""
-        return self.starts, self.planes.copy(max(_minus(counts, self.starts)))
+        return self.starts, self.planes.copy(max(minus(counts, self.starts)))
 
     def paste(self, copied: tuple[Counts, tuple[Tensor, ...]]) -> None:
         """Be what :meth:`copy` gave."""
@@ -141,7 +141,3 @@ class WindowGroup:
 
 def _plus(first: Counts, second: Counts) -> Counts:
     return tuple(one + other for one, other in zip(first, second, strict=True))
-
-
-def _minus(first: Counts, second: Counts) -> Counts:
-    return tuple(one - other for one, other in zip(first, second, strict=True))

@@ -101,7 +101,7 @@ def headwise_cache(
     windows = _windows(name, config, window)
     _check(name, config, windows, capacity, kind)
     make = _maker(name, config, kind, capacity, options)
-    own = HeadwiseCache([_layer(seen, capacity, margin, make) for seen in windows])
+    own = HeadwiseCache([_layer(seen, capacity, margin, make, config) for seen in windows])
     if not model.config.is_encoder_decoder:
         return own
     return HeadwiseEncoderDecoderCache(own, HeadwiseCache([_crossing_layer() for _ in windows]))
@@ -171,7 +171,7 @@ def _check_sizes(sizes: dict[str, Any]) -> None:
         raise ValueError(f"headwise_cache: expected bits to be 8 or 4, got {sizes['bits']}")
 
 
-def _layer(window: Window, capacity: int | None, margin: int, make: Maker) -> Any:
+def _layer(window: Window, capacity: int | None, margin: int, make: Maker, config: Any = None) -> Any:
     from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
     from headwise.models.cache_layers import HeadwiseLayer
@@ -179,7 +179,7 @@ def _layer(window: Window, capacity: int | None, margin: int, make: Maker) -> An
     if window == "empty":
         return DYNAMIC_LAYER_TYPE_MAPPING["dummy" if "dummy" in DYNAMIC_LAYER_TYPE_MAPPING else "moe"]()
     if window is None:
-        return HeadwiseLayer(make, capacity)
+        return HeadwiseLayer(make, capacity, config=config)
     left = window - 1  # transformers counts the query's own key
     return HeadwiseLayer(partial(_window, left=left, margin=margin, capacity=capacity), capacity, left, margin)
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from headwise.cache import CacheFullError, Held, KeyValueCache, LatentCache, PagedCache
+from headwise.models.held_tensors import held_tensors
+from headwise.models.interface import NAME
 
 __all__ = ["HeadwiseCache", "HeadwiseEncoderDecoderCache", "HeadwiseLayer"]
 
@@ -28,6 +30,7 @@ class HeadwiseLayer(CacheLayerMixin):
         capacity: tokens per sequence, or None where nothing limits them or ``make`` takes as many as come first.
         left: how many keys before its own position a query sees; None for all.
         margin: how many tokens of a layer with a window can be taken back.
+        config: that of the model, which tells the attention that will read; None: any.
     """
 
     is_compileable = False
@@ -38,10 +41,12 @@ class HeadwiseLayer(CacheLayerMixin):
         capacity: int | None,
         left: int | None = None,
         margin: int = 0,
+        config: Any = None,
     ) -> None:
         # The base class would set keys and values, which are read off the cache here.
         self.cache: KeyValueCache | None = None
         self._make, self._capacity, self._left, self._margin = make, capacity, left, margin
+        self._config = config
 
     @property
     def is_initialized(self) -> bool:  # type: ignore[override]
@@ -110,7 +115,10 @@ class HeadwiseLayer(CacheLayerMixin):
         if self.cache is None or not self._serves(self.cache, key_states, value_states):
             self.lazy_initialization(key_states, value_states)
         assert self.cache is not None
-        return self._pair(_only(self.cache.append(key_states, value_states)))
+        part = _only(self.cache.append(key_states, value_states))
+        # Only headwise's own attention knows what to do with less than two tensors.
+        is_own = getattr(self._config, "_attn_implementation", None) == NAME
+        return held_tensors(part) if is_own and part.stored is not None else self._pair(part)
 
     def _pair(self, held: Held) -> tuple[Tensor, Tensor]:
         """Both tensors as they came."""

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import attention, attention_weights
+from headwise.attention import attention_weights
+from headwise.cache.in_place import attend_in_place
+from headwise.models.held_tensors import held_part
 from headwise.models.probes import HeadCall, active_probes
 
 NAME = "headwise"
@@ -140,9 +142,15 @@ def headwise_attention(
     """
     _refuse_unknown(module, dropout, options)
     arguments = _arguments(module, query, key, attention_mask, scaling, options)
-    output = attention(query, key, value, **arguments)  # [B, H, L, Dv]
-    call = HeadCall(module, query, key, value, arguments, output, sliding_window=options.get("sliding_window"))
-    output = _through_probes(call)
+    held = held_part(key, value)
+    if held is not None:
+        plain = not _weights_wanted(options) and next(active_probes(module), None) is None
+        output = attend_in_place(query, held, arguments, None) if plain else None
+        if output is not None:
+            return output.transpose(1, 2).contiguous(), None
+        key, value = held.keys, held.values
+    call = HeadCall(module, query, key, value, arguments, sliding_window=options.get("sliding_window"))
+    output = _through_probes(call)  # [B, H, L, Dv]
     weights = attention_weights(query, key, **arguments) if _weights_wanted(options) else None
     return output.transpose(1, 2).contiguous(), weights
 

@@ -9,14 +9,17 @@ undone when the block ends, however it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+
+from headwise.attention import HeadStatistics, attention, attention_with_statistics, head_statistics
+from headwise.attention.statistics import Relation
 
 __all__ = ["HeadCall", "Probe", "ablate", "active_probes", "body_of", "gate", "layers_of", "observe", "trace"]
 
@@ -31,7 +34,6 @@ class HeadCall:
         key: ``[B, G, S, D]``.
         value: ``[B, G, S, Dv]``.
         arguments: keyword arguments (masks, scale, ...) of :func:`headwise.attention.attention`.
-        output: ``[B, H, L, Dv]``, the heads' outputs before the output projection.
         layer: which attention layer this is, counted from 0 in the order of the forward pass; −1 while unknown.
         sliding_window: how many keys the layer lets a query see, its own included, as transformers says it; None
             without a limit. The mask or the window in ``arguments`` holds it already.
@@ -42,9 +44,32 @@ class HeadCall:
     key: Tensor
     value: Tensor
     arguments: dict[str, Any]
-    output: Tensor
     layer: int = -1
     sliding_window: int | None = None
+    _output: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def output(self) -> Tensor:
+        """``[B, H, L, Dv]``, the heads' outputs before the output projection; computed when first asked for."""
+        if self._output is None:
+            self._output = attention(self.query, self.key, self.value, **self.arguments)
+        return self._output
+
+    @output.setter
+    def output(self, output: Tensor) -> None:
+        self._output = output
+
+    def read(self, relations: Sequence[Relation]) -> HeadStatistics:
+        """What the heads attend to, see :func:`headwise.attention.head_statistics`.
+
+        It says what this layer does with its query and key, whatever other probes make of its output. Where nobody has
+        asked for the output yet, both come from one computation of the weights.
+        """
+        if self._output is not None:
+            return head_statistics(self.query, self.key, relations, **self.arguments)
+        reading = attention_with_statistics(self.query, self.key, self.value, relations, **self.arguments)
+        self._output = reading.output
+        return reading.statistics
 
 
 # Returns the output to go on with, or None to leave it as it is.

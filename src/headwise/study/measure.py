@@ -130,8 +130,7 @@ class Meter:
             mean = call.output.float().mean(dim=(0, 2)).cpu().numpy()  # [H, Dv]
             means[call.layer, : mean.shape[0], : mean.shape[1]] = mean
 
-        with self.checkpoint.observe(average):
-            tables = score_sample(self.checkpoint, sample, relations)
+        tables = score_sample(self.checkpoint, sample, relations, average)
         return {**tables, "mean output": means}
 
     def _random(self, draws: int, tokens: int) -> dict[tuple[str, str], np.ndarray]:

@@ -4,6 +4,7 @@ Symbols: B batch, L query length, S key length. Positions are absolute and count
 
 A head's score on a relation is the mass that its softmax puts on the relation's keys. A new score is a new relation,
 not a new code path: give it a ``name`` and a ``keys`` method, and every null, interval and test of the study applies.
+With a ``form`` as well it is read by the compiled kernels; the relations here are defined by theirs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from headwise.attention.forms import EqualIds, Members, SingleKey
 
 __all__ = ["Keys", "Match", "Offset", "Target"]
 
@@ -29,8 +32,11 @@ class Offset:
 
     def keys(self, queries: Tensor, key_length: int) -> Tensor:
         """Boolean ``[B or 1, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
-        places = torch.arange(key_length, device=queries.device)
-        return queries[..., None] - self.distance == places
+        return self.form(queries, key_length).keys(key_length)
+
+    def form(self, queries: Tensor, key_length: int) -> SingleKey:
+        """The same without a map."""
+        return SingleKey(queries - self.distance)
 
 
 # Compared by identity: whether two hold equal tensors is nothing that == could answer with one boolean.
@@ -66,18 +72,24 @@ class Match:
 
     def keys(self, queries: Tensor, key_length: int) -> Tensor:
         """Boolean ``[B, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        return self.form(queries, key_length).keys(key_length)
+
+    def form(self, queries: Tensor, key_length: int) -> EqualIds:
+        """The same without a map."""
         if self.tokens.shape[1] != key_length:
             raise ValueError(
                 f"Match {self.name!r}: expected tokens for {key_length} keys, got {self.tokens.shape[1]}; "
                 "they are those of the whole key sequence"
             )
-        tokens = self.tokens.to(queries.device)
+        tokens = self.tokens.to(queries.device).long()
+        if tokens.numel():
+            tokens = tokens - tokens.amin()  # ids of a form are not negative
         own, known = _at_queries(tokens, queries)  # [B, rows]
         places = torch.arange(key_length, device=queries.device)
         sources = places - self.shift  # where the copy would stand
         before = tokens[:, sources.clamp(min=0)]  # [B, S]
-        equal = (own[..., None] == before[:, None]) & known[..., None]
-        return equal & (sources >= self._starts(places)) & (sources != queries[..., None])
+        there = sources >= self._starts(places)
+        return EqualIds(torch.where(known, own, -1), torch.where(there, before, -1), queries + self.shift)
 
     def _starts(self, places: Tensor) -> Tensor | int:
         """Where the document of each place starts."""
@@ -100,13 +112,16 @@ class Keys:
 
     def keys(self, queries: Tensor, key_length: int) -> Tensor:
         """Boolean ``[B or 1, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        return self.form(queries, key_length).keys(key_length)
+
+    def form(self, queries: Tensor, key_length: int) -> Members:
+        """The same without a map."""
         if self.mask.shape[-1] != key_length or self.mask.dtype != torch.bool:
             raise ValueError(
                 f"Keys {self.name!r}: expected a boolean mask over {key_length} keys, "
                 f"got {self.mask.dtype} of shape {list(self.mask.shape)}"
             )
-        mask = self.mask.to(queries.device).reshape(-1, 1, key_length)
-        return mask.expand(-1, queries.shape[-1], -1)
+        return Members(_rows(self.mask.to(queries.device)), queries.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,15 +137,23 @@ class Target:
 
     def keys(self, queries: Tensor, key_length: int) -> Tensor:
         """Boolean ``[B or 1, rows, S]`` from absolute query positions ``[B or 1, rows]``."""
+        return self.form(queries, key_length).keys(key_length)
+
+    def form(self, queries: Tensor, key_length: int) -> SingleKey:
+        """The same without a map."""
         if self.index.shape[-1] != key_length:
             raise ValueError(
                 f"Target {self.name!r}: expected one label for each of {key_length} positions, "
                 f"got {self.index.shape[-1]}; use -1 where there is no target"
             )
-        index = self.index.to(queries.device).reshape(-1, key_length)  # [B or 1, S]
+        index = _rows(self.index.to(queries.device))  # [B or 1, S]
         chosen, known = _at_queries(index, queries)  # [B or 1, rows]
-        places = torch.arange(key_length, device=queries.device)
-        return (chosen[..., None] == places) & known[..., None]
+        return SingleKey(torch.where(known, chosen, -1))
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """``[S]`` or ``[B, S]`` to ``[B or 1, S]``."""
+    return tensor if tensor.ndim == 2 else tensor[None]
 
 
 def _at_queries(values: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,4 +164,6 @@ def _at_queries(values: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     batch = max(values.shape[0], queries.shape[0])
     known = (queries >= 0) & (queries < values.shape[1])
     inside = queries.clamp(0, max(values.shape[1] - 1, 0))
+    if values.shape[1] == 0:
+        return inside.expand(batch, -1), known.expand(batch, -1)
     return values.expand(batch, -1).gather(1, inside.expand(batch, -1)), known

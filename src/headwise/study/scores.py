@@ -5,7 +5,7 @@ Symbols: B batch, L length, H query heads, N scores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.attention import head_statistics
-from headwise.attention.statistics import HeadStatistics, Relation
+from headwise.attention import HeadStatistics
+from headwise.attention.statistics import Relation
 from headwise.models import Checkpoint, HeadCall
 from headwise.study.relations import Keys, Match, Offset, Target
 from headwise.study.samples import Sample
@@ -119,8 +119,19 @@ def repeated_relations(sample: Sample) -> list[Relation]:
     ]
 
 
-def score_sample(checkpoint: Checkpoint, sample: Sample, relations: Sequence[Relation]) -> dict[str, np.ndarray]:
+def score_sample(
+    checkpoint: Checkpoint,
+    sample: Sample,
+    relations: Sequence[Relation],
+    also: Callable[[HeadCall], None] | None = None,
+) -> dict[str, np.ndarray]:
     """Run one sample and read every head.
+
+    Args:
+        checkpoint: the model.
+        sample: what it runs on.
+        relations: what its heads are read by.
+        also: called for every layer after its heads were read: their outputs are there by then.
 
     Returns:
         For every relation its name ``[B, layers, H]`` and its value under uniform attention as ``"<name> (uniform)"``;
@@ -134,10 +145,12 @@ def score_sample(checkpoint: Checkpoint, sample: Sample, relations: Sequence[Rel
         return tables.setdefault(name, np.full(shape, np.nan, dtype=np.float32))
 
     def read(call: HeadCall) -> None:
-        statistics = head_statistics(call.query, call.key, relations, **call.arguments)
+        statistics = call.read(relations)
         heads = call.query.shape[1]
         for name, values in _reduced(statistics).items():
             table(name)[:, call.layer, :heads] = values.cpu().numpy()
+        if also is not None:
+            also(call)
 
     with torch.inference_mode(), checkpoint.observe(read):
         checkpoint.body(sample.tokens)
