@@ -20,6 +20,8 @@ from headwise.cli.main import COMMANDS
 
 HEAVY = {"torch", "transformers", "pandas", "numpy", "pyarrow", "matplotlib", "plotly", "scipy"}
 LIGHT = ["headwise", "headwise.layout", "headwise.errors", "headwise.paths", "headwise.native", "headwise.cli.main"]
+LIGHT += ["headwise.plan", "headwise.plan.architectures", "headwise.plan.runtimes", "headwise.plan.source"]
+LIGHT += ["headwise.cli.plan", "headwise.cli.plan_tables"]
 PACKAGE = Path(headwise.__file__).parent
 
 

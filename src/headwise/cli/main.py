@@ -18,12 +18,14 @@ from typer.core import TyperCommand
 
 from headwise import __version__
 from headwise.cli.errors import report_errors, split_debug
+from headwise.cli.quick import read_quickly
 
 __all__ = ["COMMANDS", "main"]
 
 # Name -> (module, one line for `headwise --help`), in the order in which help lists them.
 COMMANDS = {
     "study": ("headwise.cli.study", "Read every head of a model: what it does, and if it matters."),
+    "plan": ("headwise.cli.plan", "Say what a head layout costs: bytes, FLOPs, and how much fits."),
     "report": ("headwise.cli.report", "Turn a study into one page that opens without a network."),
     "doctor": ("headwise.cli.doctor", "Show versions, processor, memory bandwidth, what is missing."),
 }
@@ -87,6 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> None:
+    if words and words[0] in COMMANDS:
+        function = getattr(import_module(COMMANDS[words[0]][0]), words[0])
+        arguments = read_quickly(function, words[1:])
+        if arguments is not None:
+            function(**arguments)
+            return
     group: Any = typer.main.get_command(app)
     for name, (module, summary) in COMMANDS.items():
         group.add_command(_LazyCommand(name, module, summary))

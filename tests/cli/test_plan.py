@@ -1,0 +1,256 @@
+"""`headwise plan` as people and programs use it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwise.cli.main import main
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "max_position_embeddings": 8192,
+}
+MIXED = {
+    "model_type": "gemma2",
+    "hidden_size": 2304,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+    "max_position_embeddings": 8192,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "max_position_embeddings": 163840,
+}
+HEAVY = {
+    "torch",
+    "transformers",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "plotly",
+    "gguf",
+    "safetensors",
+    "pydantic",
+}
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    for name, config in (("llama", LLAMA), ("gemma", MIXED), ("deepseek", DEEPSEEK)):
+        Path(f"{name}.json").write_text(json.dumps(config))
+
+
+def told(capsys, *words: str) -> str:
+    code = main(["plan", *words])
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    return captured.out
+
+
+def record(capsys, *words: str) -> dict:
+    return json.loads(told(capsys, *words, "--json"))
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(["plan", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("headwise: ")
+    assert captured.err.count("\n") == 1
+    assert "bug in headwise" not in captured.err
+    return captured.err.removeprefix("headwise: ").rstrip("\n")
+
+
+def test_json_is_one_object(capsys):
+    found = record(capsys, "llama.json", "--budget", "24GiB", "--weights", "16GiB", "--batch", "2")
+    assert found["model"] == "llama.json"
+    assert found["kv_bytes"] == 2 << 30
+    assert (found["max_context"], found["max_batch"]) == (32_768, 8)
+    assert found["budget"] == 24 << 30
+    assert "compare" not in found
+
+
+def test_a_comparison_is_part_of_the_json(capsys):
+    rows = record(capsys, "deepseek.json", "--compare", "mha,mqa")["compare"]
+    assert [(row["layout"], row["kv_bytes_per_token"]) for row in rows] == [
+        ("as it is", 70_272),
+        ("mha", 4_997_120),
+        ("mqa", 39_040),
+    ]
+
+
+@pytest.mark.parametrize("model", ["llama.json", "gemma.json", "deepseek.json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--batch", "1000000", "--context", "100000000", "--tp", "4", "--provenance"),
+        ("--compare", "mha,gqa:4,mqa,mla:512+64,window:4096/6", "--budget", "80GB", "--weights", "10GB"),
+        ("--budget", "80GB", "--device", "h100-sxm", "--weights", "60GB", "--runtime", "sglang"),
+    ],
+)
+def test_all_tables_fit_into_80_columns(capsys, model, words):
+    if model == "deepseek.json" and "--compare" in words:
+        words = ("--compare", "mha,gqa:4,mqa,mla:512+64,window:4096/6")
+    text = told(capsys, model, *words)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "…" not in text
+
+
+def test_the_table_says_what_the_json_says(capsys):
+    found, text = record(capsys, "gemma.json"), told(capsys, "gemma.json")
+    for name in ("kv_bytes", "kv_bytes_per_token", "kv_growth_bytes_per_token", "key_bytes", "attention_parameters"):
+        assert f" {found[name]:,}\n" in re.sub(r" +\n", "\n", text), name
+    assert "13 x 4,096 tokens x (4 x 256 x 2 B + 4 x 256 x 2 B)" in " ".join(text.split())
+    assert re.search(r"^total +624\.00 MiB +654,311,424", text, re.MULTILINE)
+
+
+def test_ranks_and_latents_are_told(capsys):
+    text = told(capsys, "deepseek.json", "--tp", "8", "--context", "1000")
+    assert "1 sequence of 1,000 tokens, bf16, runtime logical, one of 8 ranks" in text
+    assert re.search(r"^all 8 ranks together .* 562,176,000", text, re.MULTILINE)
+    assert re.search(r"^scores absorbed ", text, re.MULTILINE)
+
+
+def test_a_budget_that_weights_use_up(capsys):
+    text = told(capsys, "llama.json", "--budget", "10GiB", "--weights", "11GiB")
+    assert "the weights alone leave no room" in text
+    assert "weights: not counted" in told(capsys, "llama.json", "--budget", "10GiB")
+
+
+def test_provenance_and_overrides(capsys):
+    text = told(capsys, "llama.json", "--set", "num_key_value_heads=2", "--provenance")
+    assert re.search(r"^num_key_value_heads +override", text, re.MULTILINE)
+    assert re.search(r"^hidden_size +config hidden_size", text, re.MULTILINE)
+    assert "key 2 × 128" in text
+
+
+def test_runtime_options_are_given_by_name(capsys):
+    plain = record(capsys, "gemma.json", "--runtime", "vllm")["kv_bytes"]
+    larger = record(capsys, "gemma.json", "--runtime", "vllm", "--runtime-option", "block_size=64")["kv_bytes"]
+    assert plain < larger
+
+
+def test_a_comparison_is_a_table(capsys):
+    text = told(capsys, "llama.json", "--compare", "mha", "--budget", "24GiB", "--weights", "16GiB")
+    lines = [re.split(r"  +", re.sub(r" (?=\d| *any)", "  ", line.strip())) for line in text.splitlines()[2:5]]
+    assert lines[0][0].startswith("layout")
+    assert lines[1] == ["as it is", "1.34 G", "128.00 KiB", "128.00 KiB", "1.00 GiB", "25 %", "65,536", "8"]
+    assert lines[2] == ["mha", "2.15 G", "512.00 KiB", "512.00 KiB", "4.00 GiB", "100 %", "16,384", "2"]
+
+
+def test_csv_and_markdown(capsys):
+    rows = list(csv.DictReader(io.StringIO(told(capsys, "llama.json", "--compare", "mha", "--format", "csv"))))
+    assert [row["kv_bytes"] for row in rows] == ["1073741824", "4294967296"]
+    table = told(capsys, "llama.json", "--compare", "mha", "--format", "markdown")
+    assert table.startswith("| layout | attention_parameters |")
+    assert "| mha |" in table
+
+
+def test_a_figure_is_named_on_standard_error_only(capsys):
+    assert main(["plan", "llama.json", "--compare", "mha", "--figure", "cache.png", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "figure: cache.png\n"
+    assert json.loads(captured.out)["compare"]
+    assert Path("cache.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_device_of_ones_own(capsys):
+    found = record(capsys, "llama.json", "--bandwidth", "100", "--flop-rate", "2.5", "--weights", "16GB")["roofline"]
+    assert (found["bandwidth"], found["flop_rate"]) == (100 * 10**9, 2_500 * 10**9)
+    assert found["step_seconds"] == (16 * 10**9 + (1 << 30)) / 10**11
+    assert record(capsys, "llama.json", "--bandwidth", "100")["roofline"]["flop_rate"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("nowhere.json",), "nowhere.json"),
+        (("llama.json", "--context", "-1"), "--context: expected a whole number from 0 to 1099511627776, got -1"),
+        (("llama.json", "--context", "many"), "plan: Invalid value for '--context'"),
+        (("llama.json", "--kv-dtype", "bf17"), "--kv-dtype: expected one of f32, f16, bf16, fp8,"),
+        (("llama.json", "--runtime", "x"), "--runtime: expected one of logical, transformers, vllm, llamacpp, sglang"),
+        (("llama.json", "--runtime-option", "a=1"), "logical: expected as option none, got a"),
+        (("llama.json", "--runtime-option", "a"), "--runtime-option: expected NAME=VALUE, got 'a'"),
+        (("llama.json", "--set", "=3"), "--set: expected NAME=VALUE, got '=3'"),
+        (("llama.json", "--set", "head_dim=null", "--set", "num_attention_heads=x"), "num_attention_heads: expected a"),
+        (("llama.json", "--budget", "many"), "--budget: expected a size in whole bytes, such as 24GiB"),
+        (("llama.json", "--weights", "nowhere"), "--weights: expected a size in whole bytes, such as 24GiB"),
+        (("llama.json", "--weights", "model"), "llama.json"),
+        (("llama.json", "--device", "abacus"), "--device: expected here or one of a100-40gb,"),
+        (("llama.json", "--device", "h200", "--bandwidth", "1"), "--device: expected a device or its --bandwidth and"),
+        (("llama.json", "--flop-rate", "1"), "--flop-rate: expected --bandwidth with it; a decode step mostly reads"),
+        (("llama.json", "--bandwidth", "nan"), "--bandwidth: expected a number from 0.001 to 1000000000, got nan"),
+        (("llama.json", "--bandwidth", "1", "--flop-rate", "inf"), "--flop-rate: expected a number from 0.001 to"),
+        (("llama.json", "--format", "xml"), "--format: expected table, csv or markdown, got 'xml'"),
+        (("llama.json", "--format", "csv"), "--format csv: expected --compare with it; name the layouts, such as"),
+        (("llama.json", "--figure", "a.png"), "--figure: expected --compare with it; name the layouts, such as"),
+        (("llama.json", "--compare", "mha", "--format", "csv", "--json"), "--format csv: expected one form, got"),
+        (("llama.json", "--compare", "gqa:5"), "--compare gqa:5: expected a number of KV heads that divides the 32"),
+        (("llama.json", "--set", "model_type=deepseek_v4"), "model_type: deepseek_v4 can't be planned: "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_one_line(capsys, words, line):
+    assert line in refused(capsys, *words)
+
+
+def test_a_terminal_without_unicode_gets_the_numbers_all_the_same():
+    words = [sys.executable, "-m", "headwise.cli.main", "plan", "gemma.json"]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "13 layers, full, key 4 ? 256, value 4 ? 256" in done.stdout
+    assert "654,311,424" in done.stdout
+
+
+def test_a_config_loads_nothing_heavy():
+    words = "plan deepseek.json --budget 80GB --weights 1GB --compare mha,mqa --device h200".split()
+    code = (
+        f"import sys, json; from headwise.cli.main import main; code = main({words!r}); "
+        "print(json.dumps([code, sorted(sys.modules)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    status, loaded = json.loads(done.stdout.splitlines()[-1])
+    assert status == 0
+    assert not {name.split(".")[0] for name in loaded} & HEAVY
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not count the time of child processes")
+def test_a_config_is_planned_in_less_than_three_tenths_of_a_second():
+    """Processor time, the least of five: what a person waits for on an idle machine."""
+    spent = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(
+            [sys.executable, "-m", "headwise.cli.main", "plan", "gemma.json"], capture_output=True, check=True
+        )
+        after = os.times()
+        spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(spent) < 0.3
