@@ -9,7 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwise.attention import AttentionOutput, HeadStatistics, attention_with_lse, head_statistics
+    from headwise.attention import (
+        AttentionOutput,
+        AttentionReading,
+        HeadStatistics,
+        attention_with_lse,
+        attention_with_statistics,
+        head_statistics,
+    )
     from headwise.errors import UserError
     from headwise.layout import HeadLayout, head_name, parse_head
     from headwise.models.load import load
@@ -20,10 +27,12 @@ __version__ = "0.1.0"
 # binds `headwise.attention` to the package, so an operation of that name would change its meaning half-way.
 _HOMES = {
     "AttentionOutput": "headwise.attention",
+    "AttentionReading": "headwise.attention",
     "HeadLayout": "headwise.layout",
     "HeadStatistics": "headwise.attention",
     "UserError": "headwise.errors",
     "attention_with_lse": "headwise.attention",
+    "attention_with_statistics": "headwise.attention",
     "head_name": "headwise.layout",
     "head_statistics": "headwise.attention",
     "load": "headwise.models.load",
@@ -32,11 +41,13 @@ _HOMES = {
 
 __all__ = [
     "AttentionOutput",
+    "AttentionReading",
     "HeadLayout",
     "HeadStatistics",
     "UserError",
     "__version__",
     "attention_with_lse",
+    "attention_with_statistics",
     "head_name",
     "head_statistics",
     "load",

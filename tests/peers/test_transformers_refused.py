@@ -96,7 +96,7 @@ def test_transformers_itself_refuses_it(name):
 def test_it_runs_as_if_nothing_had_been_asked(name, monkeypatch):
     """transformers says nothing, and headwise is never called: only :func:`headwise.models.load` can tell."""
     calls: list[str] = []
-    monkeypatch.setattr(interface, "attention", lambda *args, **options: calls.append("attention"))
+    monkeypatch.setattr(interface, "_refuse_unknown", lambda *args: calls.append("headwise"))
     tokens = tiny.tokens(2, 8)
     asked, eager = (make(name, implementation)(input_ids=tokens).logits for implementation in (NAME, "eager"))
     assert torch.equal(asked, eager)
