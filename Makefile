@@ -132,6 +132,7 @@ bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, 
 	$(RUN) benchmarks/llama.py $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON))
 	$(RUN) benchmarks/memory.py
 	$(RUN) benchmarks/head_statistics.py
+	$(RUN) benchmarks/windows.py
 
 clean: ## remove what builds, tests and the demo left, but keep the environment
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

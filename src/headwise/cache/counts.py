@@ -15,8 +15,11 @@ from typing import SupportsIndex, TypeAlias
 import torch
 from torch import Tensor
 
+from headwise.attention.validation import FLOAT_TYPES
+
 __all__ = [
     "Counts",
+    "check_dtype",
     "check_sizes",
     "check_tokens",
     "is_uniform",
@@ -37,6 +40,17 @@ def check_sizes(who: str, sizes: Mapping[str, object], least: int = 1) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < least:
             raise ValueError(f"{who}: expected {name} to be {kind}, got {size!r}")
+
+
+def check_dtype(who: str, dtype: torch.dtype | None) -> None:
+    """Refuse numbers that attention can't read; None stands for PyTorch's default dtype.
+
+    Raises:
+        TypeError: ``dtype`` is none of float16, bfloat16, float32 and float64.
+    """
+    if dtype is not None and dtype not in FLOAT_TYPES:
+        known = ", ".join(map(str, FLOAT_TYPES))
+        raise TypeError(f"{who}: expected dtype to be one of {known}, got {dtype!r}; attention reads no other numbers")
 
 
 def check_tokens(named: Mapping[str, tuple[Tensor, int]], batch: int, heads: int, like: Tensor) -> int:
@@ -105,6 +119,8 @@ def read_counts(name: str, numbers: SupportsIndex | Tensor | Sequence[int], batc
         TypeError: something is no integer.
         ValueError: there are not ``B`` of them.
     """
+    if type(numbers) is int:  # asked first, since a protocol takes as long as the rest of a rollback
+        return (numbers,) * batch
     if isinstance(numbers, Tensor) and numbers.dim() == 0:
         return _integers(name, numbers[None]) * batch
     if isinstance(numbers, SupportsIndex) and not isinstance(numbers, Tensor):
