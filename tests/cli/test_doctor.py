@@ -65,7 +65,8 @@ def test_without_the_compiled_part_torch_measures(capsys, monkeypatch):
     facts = told(capsys)
     assert facts["read_bandwidth"]["method"].startswith("torch.sum: best of 3 reads of 4 MiB, ")
     assert facts["read_bandwidth"]["gigabytes_per_second"] > 0.1
-    assert facts["native"] == {"built": False, "status": native.status_line(), "kernels": []}
+    nothing = {"kernels": [], "used": None, "forced": False, "wrong": None}
+    assert facts["native"] == {"built": False, "status": native.status_line(), **nothing}
     assert "install a C++20 compiler" in facts["native"]["status"]
 
 
@@ -131,5 +132,18 @@ def test_it_tells_which_kernels_are_used(monkeypatch):
     names = list(native.instruction_sets())
     assert facts["native"]["kernels"] == names
     assert f"{names[-1]} (there are {', '.join(names)})" in render(facts)
+    assert facts["native"]["used"] == names[-1]
     monkeypatch.setenv("HEADWISE_ISA", "baseline")
-    assert "baseline, as HEADWISE_ISA says (there are " in render(facts)
+    assert "  baseline, as HEADWISE_ISA says (there are " in render(gather())
+
+
+@pytest.mark.parametrize("isa", ["bogus", "AVX2"])
+def test_an_instruction_set_that_is_not_there_is_told(capsys, monkeypatch, isa):
+    monkeypatch.setenv("HEADWISE_ISA", isa)
+    part = told(capsys)["native"]
+    assert (part["used"], part["forced"]) == (None, True)
+    assert part["wrong"].endswith(f"({', '.join(native.instruction_sets())}), got {isa}")
+    assert main(["doctor"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels ")]
+    said = f"attention on this CPU is refused: {part['wrong']}; set it to one of these or unset it"
+    assert line.split(maxsplit=1) == ["kernels", said]

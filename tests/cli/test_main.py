@@ -85,7 +85,7 @@ def test_wrong_words_are_told_in_one_line(words, line, capsys):
         (
             OSError(errno.ENOSPC, "No space left on device", "out/scores"),
             2,
-            "No space left on device: out/scores; free some space, or write elsewhere with --out",
+            "No space left on device: out/scores; free some space, or write to another place",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "out"),
@@ -178,7 +178,33 @@ def test_a_full_disk_behind_standard_output_is_an_error(command):
     with open("/dev/full", "w") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=WAITING)
     assert result.returncode == 2
-    assert result.stderr == "headwise: No space left on device; free some space, or write elsewhere with --out\n"
+    assert result.stderr == "headwise: No space left on device; free some space, or write to another place\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has another shell")
+@pytest.mark.parametrize("words", [["--version"], ["doctor", "--json"], ["plan", "nowhere.json", "--debug"]])
+def test_a_closed_standard_output_is_told_before_any_work(words):
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *HEADWISE, *words]
+    result = subprocess.run(shell, capture_output=True, text=True)
+    line = "headwise: standard output is closed, expected one to print to; leave out >&-, or give a file\n"
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.endswith(line)
+    assert "AttributeError" not in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has another shell")
+@pytest.mark.parametrize("words", [["--fast"], ["plan", "nowhere.json", "--debug"]])
+def test_an_error_never_goes_to_standard_output(words):
+    shell = ["sh", "-c", 'exec "$@" 2>&-', "sh", *HEADWISE, *words]
+    result = subprocess.run(shell, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(("command", "option"), [("plan", "--context"), ("study", "--seed"), ("report", "--out")])
+def test_an_option_without_its_value_leads_to_the_help_of_its_command(command, option, capsys):
+    assert main([command, option]) == 2
+    told = f"headwise: {command}: Option '{option}' requires an argument; headwise {command} --help lists what it takes"
+    assert capsys.readouterr().err == told + "\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows closes pipes in another way")

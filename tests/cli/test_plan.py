@@ -46,6 +46,13 @@ DEEPSEEK = {
     "v_head_dim": 128,
     "max_position_embeddings": 163840,
 }
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 512,
+}
 HEAVY = {
     "torch",
     "transformers",
@@ -64,7 +71,7 @@ HEAVY = {
 def _terminal(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
-    for name, config in (("llama", LLAMA), ("gemma", MIXED), ("deepseek", DEEPSEEK)):
+    for name, config in (("llama", LLAMA), ("gemma", MIXED), ("deepseek", DEEPSEEK), ("bert", BERT)):
         Path(f"{name}.json").write_text(json.dumps(config))
 
 
@@ -107,6 +114,22 @@ def test_a_comparison_is_part_of_the_json(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "bf16, runtime logical\n"),
+        (("vllm",), "bf16, runtime vllm (max_num_batched_tokens=8192)\n"),
+        (("vllm", "block_size=32"), "bf16, runtime vllm (block_size=32, max_num_batched_tokens=8192)\n"),
+        (("sglang",), "bf16, runtime sglang (radix_cache=true, hybrid_swa=true, swa_full_tokens_ratio=0.8)\n"),
+        (("transformers",), "bf16, runtime transformers (cache=dynamic, count=storage, last_step=1)\n"),
+    ],
+)
+def test_options_in_force_stand_beside_the_runtime(capsys, monkeypatch, words, line):
+    monkeypatch.setenv("COLUMNS", "200")
+    asked = [word for pair in zip(("--runtime", "--runtime-option"), words, strict=False) for word in pair]
+    assert f"1 sequence of 8,192 tokens, {line}" in re.sub(r" +\n", "\n", told(capsys, "gemma.json", *asked))
+
+
 @pytest.mark.parametrize("model", ["llama.json", "gemma.json", "deepseek.json"])
 @pytest.mark.parametrize(
     "words",
@@ -123,6 +146,54 @@ def test_all_tables_fit_into_80_columns(capsys, model, words):
     text = told(capsys, model, *words)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "…" not in text
+
+
+# The numbers at the end of a line of a table, with their units; lines of equations are set in.
+TAIL = re.compile(r"^\S.*? ((?: +[0-9][0-9,.]*(?: (?:[KMGTPEZ]?i?B|%|[kMGTPEZ]))?)+) *$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 20, 40, 50, 79])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--context", "8000"),
+        ("--context", "8000", "--batch", "1000000000", "--tp", "2", "--device", "h100-sxm", "--budget", "80GB"),
+        ("--context", "8000", "--compare", "mha,gqa:4,mla:512+64,window:4096/6", "--budget", "80GB"),
+    ],
+)
+def test_no_terminal_is_too_narrow_for_a_digit(capsys, monkeypatch, columns, words):
+    """The columns of numbers stand as in a wide terminal; what folds are words."""
+    wide = told(capsys, "llama.json", *words)
+    tails = {" ".join(tail.split()) for tail in TAIL.findall(wide)}
+    assert len(tails) >= 5
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = told(capsys, "llama.json", *words)
+    lines = [" ".join(line.split()) for line in narrow.splitlines()]
+    assert not [tail for tail in tails if not any(line.endswith(tail) for line in lines)]
+    if "--compare" in words:
+        assert all(re.search(f"^{re.escape(layout)} ", narrow, re.MULTILINE) for layout in words[3].split(","))
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "200"])
+def test_numbers_of_any_size_stand_in_full(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    words = ("llama.json", "--batch", "1099511627776", "--context", "1099511627776", "--tp", "8")
+    text, found = told(capsys, *words), record(capsys, *words)
+    for name in ("kv_bytes", "key_bytes", "kv_bytes_over_ranks"):
+        assert f"{found[name]:,}" in text, name
+
+
+def test_a_context_that_the_config_does_not_allow_is_told(capsys):
+    line = "more than the 8,192 tokens that the config allows\n"
+    assert line in re.sub(" +\n", "\n", told(capsys, "llama.json", "--context", "8193"))
+    assert line in told(capsys, "llama.json", "--context", "1m", "--compare", "mha")
+    assert line not in told(capsys, "llama.json", "--context", "8k")
+
+
+def test_a_context_in_units(capsys):
+    assert [record(capsys, "llama.json", "--context", each)["context"] for each in ("7", "8k", "1M")] == [
+        7, 8192, 1_048_576
+    ]  # fmt: skip
 
 
 def test_the_table_says_what_the_json_says(capsys):
@@ -187,7 +258,10 @@ def test_a_device_of_ones_own(capsys):
     found = record(capsys, "llama.json", "--bandwidth", "100", "--flop-rate", "2.5", "--weights", "16GB")["roofline"]
     assert (found["bandwidth"], found["flop_rate"]) == (100 * 10**9, 2_500 * 10**9)
     assert found["step_seconds"] == (16 * 10**9 + (1 << 30)) / 10**11
-    assert record(capsys, "llama.json", "--bandwidth", "100")["roofline"]["flop_rate"] is None
+    assert found["source"] == "given with --bandwidth and --flop-rate"
+    alone = record(capsys, "llama.json", "--bandwidth", "100")["roofline"]
+    assert (alone["flop_rate"], alone["bound"], alone["source"]) == (None, None, "given with --bandwidth")
+    assert re.search(r"reading the cache, .* reading alone *$", told(capsys, "llama.json", "--bandwidth", "1"), re.M)
 
 
 @pytest.mark.parametrize(
@@ -195,13 +269,24 @@ def test_a_device_of_ones_own(capsys):
     [
         (("nowhere.json",), "nowhere.json"),
         (("llama.json", "--context", "-1"), "--context: expected a whole number from 0 to 1099511627776, got -1"),
-        (("llama.json", "--context", "many"), "plan: Invalid value for '--context'"),
+        (("llama.json", "--context", "many"), "--context: expected a number of tokens, such as 8192, 8k"),
+        (("llama.json", "--batch", "many"), "plan: Invalid value for '--batch'"),
+        (("llama.json", "--value-dtype", "bf17"), "--value-dtype: expected one of f32, f16, bf16, fp8,"),
+        (("llama.json", "--state-dtype", "bf17"), "--state-dtype: expected one of f32, f16, bf16, fp8,"),
         (("llama.json", "--kv-dtype", "bf17"), "--kv-dtype: expected one of f32, f16, bf16, fp8,"),
         (("llama.json", "--runtime", "x"), "--runtime: expected one of logical, transformers, vllm, llamacpp, sglang"),
-        (("llama.json", "--runtime-option", "a=1"), "logical: expected as option none, got a"),
+        (("llama.json", "--runtime-option", "a=1"), "logical: expected no options, it has none, got a"),
         (("llama.json", "--runtime-option", "a"), "--runtime-option: expected NAME=VALUE, got 'a'"),
         (("llama.json", "--set", "=3"), "--set: expected NAME=VALUE, got '=3'"),
         (("llama.json", "--set", "head_dim=null", "--set", "num_attention_heads=x"), "num_attention_heads: expected a"),
+        (("llama.json", "--runtime-option", "name=1"), "logical: expected no options, it has none, got name"),
+        (("llama.json", "--runtime", "vllm", "--runtime-option", "a=1"), "vllm: expected an option of it, one of "),
+        (("llama.json", "--set", "num_kv_heads=4"), "--set: expected a field that is read for this model, got 'num_kv"),
+        (("llama.json", "--budget", "24"), "--budget: expected a size with its unit, got '24'; did you mean 24GiB?"),
+        (("llama.json", "--encoder-length", "5"), "--encoder-length: expected a model with an encoder, llama has none"),
+        (("llama.json", "--threads", "5"), "--threads: expected --device here with it"),
+        (("llama.json", "--threads", "5", "--device", "h200"), "--threads: expected --device here with it"),
+        (("bert.json", "--compare", "mha", "--figure", "a.png"), "--figure: expected a model that keeps a cache, bert"),
         (("llama.json", "--budget", "many"), "--budget: expected a size in whole bytes, such as 24GiB"),
         (("llama.json", "--weights", "nowhere"), "--weights: expected a size in whole bytes, such as 24GiB"),
         (("llama.json", "--weights", "model"), "llama.json"),

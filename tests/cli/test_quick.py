@@ -23,7 +23,7 @@ from headwise.cli.quick import read_quickly
 FUNCTIONS = {name: getattr(import_module(module), name) for name, (module, _) in COMMANDS.items()}
 PLAIN = [
     ("plan", []),
-    ("plan", ["some/model", "--context", "7", "--batch=3", "--kv-dtype", "fp8", "--json"]),
+    ("plan", ["some/model", "--context", "7k", "--batch=3", "--kv-dtype", "fp8", "--json"]),
     ("plan", ["--set", "a=1", "--set=b=x=y", "--figure", "a.png", "--bandwidth", "1.5", "demo"]),
     ("plan", ["--threads", "2", "--provenance", "--budget", "24GiB", "--compare", "mha,gqa:8"]),
     ("doctor", ["--threads", "3", "--json"]),
@@ -35,11 +35,11 @@ LEFT = [
     ("plan", ["-h"]),
     ("plan", ["a", "b"]),
     ("plan", ["--context"]),
-    ("plan", ["--context", "x"]),
+    ("plan", ["--batch", "x"]),
     ("plan", ["--context", "--json"]),
     ("plan", ["--context", "-1"]),
-    ("plan", ["--context", "1_000"]),
-    ("plan", ["--context", "9" * 19]),
+    ("plan", ["--batch", "1_000"]),
+    ("plan", ["--batch", "9" * 19]),
     ("plan", ["--context", "1", "--context", "2"]),
     ("plan", ["--json=1"]),
     ("plan", ["--threads", "0"]),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from headwise.plan.architectures import architecture_of
 from headwise.plan.architectures.registry import FAMILIES
+from headwise.plan.config import Config
 from headwise.plan.defaults import CLASS_DEFAULTS, REMOTE_DEFAULTS
+from headwise.plan.errors import PlanError
+from headwise.plan.states import Encoder
 
-__all__ = ["COMPLETE"]
+__all__ = ["COMPLETE", "ENCODER"]
 
 # For families without a class in transformers, whose defaults are few or none.
 USUAL = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, "max_position_embeddings": 64}
@@ -21,4 +25,16 @@ def complete(model_type: str) -> dict[str, Any]:
     return {"model_type": model_type, **USUAL, **fields}
 
 
+def encoder_asked(model_type: str) -> dict[str, int]:
+    """An encoder's length for ``plan``, where a model has an encoder."""
+    try:
+        layers = architecture_of(Config(COMPLETE[model_type])).layers
+    except PlanError:
+        return {}
+    extents = [each.extent for layer in layers for each in (*layer.attentions, *layer.states)]
+    return {"encoder_length": 7} if any(isinstance(extent, Encoder) for extent in extents) else {}
+
+
 COMPLETE = {model_type: complete(model_type) for model_type in FAMILIES}
+# What a plan of it says besides: how long the encoder's text is.
+ENCODER = {model_type: encoder_asked(model_type) for model_type in FAMILIES}

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from headwise.plan.architectures import FAMILIES, REFUSED, WRAPPERS, architecture_of
 from headwise.plan.config import Config
+from headwise.plan.defaults import CLASS_DEFAULTS, ESSENTIAL
 from headwise.plan.errors import PlanError
 from headwise.plan.layers import Architecture
+from tests.plan.complete import COMPLETE
 from tests.plan.golden import GOLDEN
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -69,8 +71,40 @@ def test_what_would_give_a_wrong_number_is_refused(model_type: str) -> None:
 @pytest.mark.parametrize("name", ["hidden_size", "num_hidden_layers", "num_attention_heads"])
 def test_a_missing_size_is_named_and_never_taken_from_another_model(name: str) -> None:
     fields = {field: value for field, value in LLAMA.items() if field != name}
-    expected = f"{name}: expected a whole number, the config has none and its class has no default"
-    assert _refusal(fields) == expected
+    assert _refusal(fields) == (
+        f"{name}: expected a whole number, the config has none and the default of LlamaConfig of transformers 5.24.0 "
+        f"is not taken for a size that makes up a model; say it with --set {name}=N"
+    )
+
+
+def test_no_refusal_says_that_a_class_lacks_a_default_that_it_has() -> None:
+    met = set()
+    for model_type, fields in COMPLETE.items():
+        known = CLASS_DEFAULTS[model_type][1] if model_type in CLASS_DEFAULTS else {}
+        for name in ESSENTIAL & known.keys():
+            try:
+                _read({field: value for field, value in fields.items() if field != name})
+            except PlanError as refusal:
+                text = str(refusal)
+                blamed = text.split(":")[0]
+                assert blamed not in known or not text.endswith("its class has no default"), text
+                if text.startswith(f"{name}: expected a whole number"):
+                    assert f"the default of {CLASS_DEFAULTS[model_type][0]} of " in text
+                    met.add(name)
+    assert {"hidden_size", "n_mamba_heads", "kv_lora_rank", "d_model"} <= met
+
+
+def test_longcat_is_asked_for_the_name_that_its_class_has() -> None:
+    fields = {field: value for field, value in COMPLETE["longcat_flash"].items() if field != "num_layers"}
+    assert _refusal(fields).startswith("num_layers: expected a whole number, the config has none and the default of ")
+    layers = COMPLETE["longcat_flash"]["num_layers"]
+    assert len(_read({**fields, "num_layers": layers}).layers) == 2 * layers
+    assert len(_read({**fields, "num_hidden_layers": layers}).layers) == layers
+
+
+def test_a_size_that_no_class_has_is_said_to_have_no_default() -> None:
+    fields = {field: value for field, value in COMPLETE["Yi"].items() if field != "hidden_size"}
+    assert _refusal(fields) == "hidden_size: expected a whole number, the config has none and its class has no default"
 
 
 def test_a_missing_rank_is_named() -> None:

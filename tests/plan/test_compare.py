@@ -18,7 +18,7 @@ from headwise.plan.relayout import layouts_named
 from headwise.plan.request import Request
 from headwise.plan.runtimes import runtime_named
 from headwise.plan.states import Chunk, Grows, Window
-from tests.plan.complete import COMPLETE
+from tests.plan.complete import COMPLETE, ENCODER
 from tests.plan.made import cross, grouped, latent, model, recurrent
 
 H, G, D, DV, E = 6, 2, 11, 13, 17
@@ -171,7 +171,7 @@ def test_what_a_runtime_does_for_the_models_code_it_does_for_its_layouts():
 def test_every_family_under_its_own_layout_is_itself(model_type):
     """Its own number of KV heads and a window that is wider than all change nothing; fewer heads never take more."""
     try:
-        told = plan(COMPLETE[model_type], context=5_000, encoder_length=7)
+        told = plan(COMPLETE[model_type], context=5_000, **ENCODER[model_type])
     except PlanError:
         return  # what is missing from its config is another test's concern
     attentions = [each for layer in told.architecture.layers for each in layer.attentions]

@@ -94,6 +94,18 @@ def test_every_storage_and_every_option_is_named():
         assert not [name for name in options if f"`{name}`" not in TEXT]
 
 
+def test_every_option_stands_with_what_holds_without_it():
+    from headwise.plan.runtimes import RUNTIMES, runtime_named
+
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| ([^|]+) \| [^|]+ \|$", TEXT, re.MULTILINE)
+    told = {(runtime, option): words for runtime, option, words in rows}
+    options = {(name, option): value for name in RUNTIMES for option, value in runtime_named(name).options.items()}
+    assert told.keys() == options.keys()
+    for row, value in options.items():
+        bare = value if isinstance(value, str) else json.dumps(value)
+        assert told[row] == bare or (value is None and len(told[row]) > 4), row
+
+
 def test_the_python_runs():
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     printed = io.StringIO()

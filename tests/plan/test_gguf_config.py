@@ -196,6 +196,10 @@ LINES = [
      "layers of this architecture, got (2, 3, 2)"),
     ("llama", {"attention.head_count_kv": [2, 2]}, "llama.attention.head_count_kv: expected an entry for each of 3 "
      "layers, got (2, 2)"),
+    ("llama", {"attention.head_count": 0}, "llama.attention.head_count: expected at least 1 in a layer with attention, "
+     "got 0"),
+    ("llama", {"attention.head_count_kv": [0, 0, 0]}, "llama.attention.head_count_kv: expected at least 1 in a layer "
+     "with attention, got (0, 0, 0)"),
     ("llama", {"attention.head_count": 7}, "llama.attention.head_count: expected a divisor of embedding_length = 96, "
      "got 7"),
     ("llama", {"attention.value_length": 8}, "llama.attention.value_length: expected as attention.key_length = 16 for "

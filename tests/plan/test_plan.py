@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -15,8 +16,9 @@ from headwise.plan.answers import plan_architecture
 from headwise.plan.compare import compare
 from headwise.plan.devices import Device
 from headwise.plan.request import Request
-from headwise.plan.runtimes import runtime_named
+from headwise.plan.runtimes import RUNTIMES, runtime_named
 from headwise.plan.states import Chunk, Window
+from headwise.plan.storages import STORAGES
 from tests.plan.made import cross, grouped, latent, model, recurrent
 
 H, G, D, DV, E = 6, 2, 11, 13, 17
@@ -98,7 +100,8 @@ def test_what_does_not_grow_has_no_longest_context():
 
 
 KEYS = (
-    "model model_type runtime context batch tp kv_dtype encoder_length attention_parameters "
+    "model model_type runtime runtime_options context batch tp kv_dtype value_dtype state_dtype encoder_length "
+    "speculative shared_prefix overrides attention_parameters "
     "attention_parameters_by_name attention_biases kv_bytes_per_token kv_growth_bytes_per_token "
     "kv_fixed_bytes kv_bytes kv_bytes_over_ranks key_bytes value_bytes latent_bytes padding_bytes states "
     "groups model_max_context budget weight_bytes max_context max_batch flops roofline provenance"
@@ -230,11 +233,85 @@ def test_a_mapping_of_fields_is_a_model():
 
 
 def test_a_config_without_a_longest_context_needs_one():
+    bloom = {"model_type": "bloom", "n_embed": 64, "n_layer": 2, "n_head": 4}
+    t5 = {"model_type": "t5", "d_model": 64, "num_layers": 2, "num_heads": 4, "d_kv": 16, "d_ff": 7}
+    message = "--context: expected the number of tokens, the config of {} names no longest one{}"
+    trained = "; its {} says what it was trained with, which is no limit"
+    for fields, length in ((bloom, "seq_length"), (t5, "n_positions")):
+        assert plan(fields, context=7, encoder_length=5 if fields is t5 else None).growth > 0
+        for given, advice in ((fields, ""), ({**fields, length: 512}, trained.format(length))):
+            with pytest.raises(PlanError) as refused:
+                plan(given)
+            assert str(refused.value) == message.format(fields["model_type"], advice)
+
+
+def test_no_context_is_asked_for_where_nothing_depends_on_it():
     fields = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16, "conv_kernel": 4}
-    assert plan(fields, context=7).growth == 0
-    message = r"^--context: expected the number of tokens, the config of mamba names no longest one$"
-    with pytest.raises(PlanError, match=message):
-        plan(fields)
+    told = plan(fields)
+    assert told.request.context == 1
+    for runtime in ("logical", "transformers", "vllm", "llamacpp", "sglang"):
+        whatever, far = plan(fields, runtime=runtime), plan(fields, runtime=runtime, context=10_007)
+        assert whatever.total == far.total > 0
+        assert (whatever.fixed, whatever.prefill, whatever.decode) == (far.fixed, far.prefill, far.decode)
+
+
+SAVED = (
+    "runtime runtime_options context batch tp kv_dtype value_dtype state_dtype encoder_length speculative "
+    "shared_prefix overrides budget"
+).split()
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("meta-llama--Meta-Llama-3.1-8B.json", {"value_dtype": "q4_0", "kv_dtype": "q8_0", "runtime": "llamacpp"}),
+        ("meta-llama--Meta-Llama-3.1-8B.json", {"overrides": {"num_key_value_heads": 4}, "tp": 2, "budget": "7GiB"}),
+        (
+            "openai--gpt-oss-20b.json",
+            {
+                "runtime": "vllm",
+                "runtime_options": {"block_size": 32, "max_num_batched_tokens": 1009},
+                "batch": 3,
+                "speculative": 5,
+                "shared_prefix": 101,
+                "context": 2003,
+            },
+        ),
+        ("openai--gpt-oss-20b.json", {"runtime": "sglang", "runtime_options": {"swa_full_tokens_ratio": 0.7}}),
+        ("nvidia--Nemotron-H-56B-Base-8K.json", {"state_dtype": "f32", "runtime": "transformers"}),
+        ("deepseek-ai--DeepSeek-V3.json", {"kv_dtype": "fp8", "runtime": "vllm"}),
+    ],
+)
+def test_a_record_says_all_that_is_needed_to_make_it_again(name, asked):
+    first = json.loads(json.dumps(plan(GOLDEN / name, **asked).as_dict()))
+    again = plan(GOLDEN / name, **{key: first[key] for key in SAVED})
+    assert again.as_dict() == first
+    for key, value in asked.items():
+        if key not in ("runtime_options", "budget"):
+            assert first[key] == value
+    given = asked.get("runtime_options", {})
+    assert {key: first["runtime_options"][key] for key in given} == {
+        key: str(each) if isinstance(each, float) else each for key, each in given.items()
+    }
+
+
+def test_the_record_tells_the_encoders_tokens_that_were_counted_with():
+    assert planned(model(cross(0, H, D, E, 29))).as_dict()["encoder_length"] == 29
+    assert planned(model(cross(0, H, D, E, 29)), encoder_length=31).as_dict()["encoder_length"] == 31
+    own = replace(model(cross(0, H, D, E)), encoder_length=23)
+    assert planned(own).as_dict()["encoder_length"] == 23
+    assert planned().as_dict()["encoder_length"] is None
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_runtime_tells_its_options_in_force(runtime):
+    options = runtime_named(runtime).options
+    assert runtime_named(runtime, **options).options == options == json.loads(json.dumps(options))
+    for name, value in options.items():
+        words = {"dynamic": "static", "storage": "tensors", "0.8": "0.5"}
+        changed = not value if isinstance(value, bool) else 7 if isinstance(value, int) else words.get(value)
+        if changed is not None:
+            assert runtime_named(runtime, **{name: changed}).options == options | {name: changed}
 
 
 def test_weights_may_lie_in_files(tmp_path):
@@ -253,12 +330,31 @@ def test_overrides_win_and_say_so():
     assert told.as_dict()["states"][0]["provenance"]["num_key_value_heads"] == "override"
 
 
+def test_weights_at_a_path_object(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"weight": numpy.zeros((3, 5), numpy.float16)}, tmp_path / "model.safetensors")
+    assert plan(CONFIG, weights=tmp_path).weights == 30
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         ({"context": -1}, "--context: expected a whole number from 0 to 1099511627776, got -1"),
         ({"batch": 0}, "--batch: expected a whole number from 1 to 1099511627776, got 0"),
-        ({"budget": "lots"}, "--budget: expected a size in whole bytes, such as 24GiB, 80GB or 1048576, got 'lots'"),
+        (
+            {"budget": "lots"},
+            "--budget: expected a size in whole bytes, such as 24GiB or 80GB, got 'lots'; units are B, KiB, MiB, GiB, "
+            "TiB (times 1,024) and KB, MB, GB, TB (times 1,000)",
+        ),
+        ({"device": 5}, "device: expected a name or a Device, got 5"),
+        ({"overrides": 5}, "overrides: expected a mapping from names to values, got 5"),
+        ({"overrides": {5: 7}}, "overrides: expected a mapping from names to values, got {5: 7}"),
+        ({"runtime_options": [3]}, "runtime_options: expected a mapping from names to values, got [3]"),
+        ({"runtime_options": {3: 5}}, "runtime_options: expected a mapping from names to values, got {3: 5}"),
+        ({"kv_dtype": "x"}, f"--kv-dtype: expected one of {', '.join(STORAGES)}, got 'x'"),
+        ({"value_dtype": "x"}, f"--value-dtype: expected one of {', '.join(STORAGES)}, got 'x'"),
+        ({"state_dtype": 7}, f"--state-dtype: expected one of {', '.join(STORAGES)}, got 7"),
         (
             {"runtime": "ollama"},
             "--runtime: expected one of logical, transformers, vllm, llamacpp, sglang, got 'ollama'",

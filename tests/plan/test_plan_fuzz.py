@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headwise.cli.main import main
 from headwise.plan import PlanError, plan
 from headwise.plan.architectures.registry import FAMILIES
-from tests.plan.complete import COMPLETE
+from tests.plan.complete import COMPLETE, ENCODER
 from tests.plan.headers import MINIMAL, write
 
 # Seconds of processor time: longer than any of these takes, shorter than what grows with a number of a config.
@@ -105,7 +105,7 @@ def test_most_of_these_configs_are_whole():
     whole = []
     for model_type, fields in COMPLETE.items():
         with contextlib.suppress(PlanError):
-            whole.append((model_type, plan(fields, context=100, encoder_length=7)))
+            whole.append((model_type, plan(fields, context=100, **ENCODER[model_type])))
     assert len(whole) > 0.85 * len(FAMILIES)
 
 
@@ -117,8 +117,8 @@ def test_every_family_under_absurd_fields(model_type, drawn, value, runtime):
     name = drawn.draw(st.sampled_from([*COMPLETE[model_type], *NAMES]))
     started = time.process_time()
     with contextlib.suppress(PlanError):
-        made = plan(COMPLETE[model_type] | {name: value}, context=4_099, batch=3, encoder_length=7, runtime=runtime,
-                    budget="80GB", weights="3GB", device="h200")  # fmt: skip
+        made = plan(COMPLETE[model_type] | {name: value}, context=4_099, batch=3, runtime=runtime,
+                    budget="80GB", weights="3GB", device="h200", **ENCODER[model_type])  # fmt: skip
         json.dumps(made.as_dict(), allow_nan=False)
         assert made.total >= 0
         assert made.per_token >= made.growth >= 0

@@ -52,6 +52,8 @@ def test_a_chunk_is_counted_at_its_fullest_moment():
     # The second chunk holds tokens of the prefix once, so the third is fuller as soon as it has no more of them.
     assert entries(Chunk(11), Request(22, 2, shared_prefix=20)) == 9 + 2 * 2
     assert entries(Chunk(11), Request(29, 2, shared_prefix=20)) == 14
+    # The prefix goes on behind that moment, where it can't be shared yet.
+    assert entries(Chunk(11), Request(13, 2, shared_prefix=13)) == 11
 
 
 @settings(max_examples=60)
@@ -64,6 +66,30 @@ def test_a_chunk_against_every_moment_on_the_way(size, context, batch, data):
         # Tokens of the prefix are one and the same for all sequences.
         held.append(len({(0 if token < prefix else each, token) for each in range(batch) for token in kept}))
     assert entries(Chunk(size), Request(context, batch, speculative=drafts, shared_prefix=prefix)) == max(held)
+
+
+def test_the_equation_says_where_the_fullest_moment_lies_behind():
+    def equation(*asked, **more) -> str:
+        return allocate(model(attention(0, 3, 5, Chunk(11))), Request(*asked, **more), LOGICAL).groups[0].each.equation
+
+    entry = "x (3 x 5 x 2 B + 3 x 5 x 2 B)"
+    assert equation(11) == equation(22) == f"11 tokens {entry}"
+    assert equation(13) == f"11 tokens at the fullest {entry}"
+    assert equation(13, 2) == f"2 x 11 tokens at the fullest {entry}"
+    assert equation(22, 2, shared_prefix=20) == f"(9 shared + 2 x 2) tokens {entry}"
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_states_of_fixed_size_are_not_there_before_the_first_token(name):
+    parts = [attention(0, 4, 32), *mamba2(1, 8, 16, 2, 32)]
+    parts += [cross(2, 4, 32, 17)] if name not in ("llamacpp", "sglang") else []
+    none = allocate(model(*parts), Request(0), runtime_named(name))
+    assert none.total == 0
+    for group in none.groups:
+        fixed = group.states[0].kind != "self"
+        assert group.each.equation.startswith("0 ")
+        assert (" before the first token x " in group.each.equation) is fixed, group.each.equation
+    assert allocate(model(*parts), Request(1), runtime_named(name)).fixed_bytes > 0
 
 
 def test_states_of_fixed_size_are_one_set_a_sequence():
@@ -191,11 +217,11 @@ def test_an_unknown_option_is_refused():
     with pytest.raises(PlanError) as refused:
         runtime_named("vllm", page_size=16)
     assert str(refused.value) == (
-        "vllm: expected as option one of block_size, max_num_batched_tokens, hybrid, flashmla_fp8, got page_size"
+        "vllm: expected an option of it, one of block_size, max_num_batched_tokens, hybrid, flashmla_fp8, got page_size"
     )
     with pytest.raises(PlanError) as refused:
         runtime_named("logical", block_size=16)
-    assert str(refused.value) == "logical: expected as option none, got block_size"
+    assert str(refused.value) == "logical: expected no options, it has none, got block_size"
     assert runtime_named("logical", block_size=None).name == "logical"
 
 

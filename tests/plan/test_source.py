@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -194,7 +196,10 @@ UNREACHED = (
             "hf auth login",
         ),
         (Answer(503), "org/name: can't read config.json: the hub answers with status 503"),
-        (Answer(200, b"<html>"), "org/name/config.json: expected JSON, got Expecting value in line 1"),
+        (
+            Answer(200, b"<html>"),
+            "org/name/config.json: expected JSON, got a mistake in line 1, column 1 (Expecting value)",
+        ),
         (TimeoutError("slow"), UNREACHED),
         (RuntimeError("whatever a client raises"), UNREACHED),
     ],
@@ -243,6 +248,24 @@ sys.exit(repr(heavy) if heavy else 0)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.SAFETENSORS", "pytorch_model.bin", "weights.pth"])
+def test_weights_are_no_config(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x08" + bytes(7) + b"{}      ")
+    assert refusal(tmp_path / name) == (
+        f"{tmp_path / name}: expected a config, got weights; give the folder they lie in, or its config.json"
+    )
+
+
+def test_a_link_that_leads_nowhere_is_told_as_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("loop", "loop.json"):
+        os.symlink(name, name)
+        expected = f"{name}: expected a JSON file, got none that can be read ({os.strerror(errno.ELOOP)})"
+        assert refusal(name) == expected
+    os.symlink("nowhere", "dangling")
+    assert refusal("dangling").startswith("dangling: expected a JSON file, got none that can be read (No such file")
 
 
 def test_the_hub_is_not_asked_about_files(tmp_path, monkeypatch):

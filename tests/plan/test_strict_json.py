@@ -27,6 +27,13 @@ def test_any_object_is_read_as_json_reads_it(fields):
     assert parse_object(json.dumps(fields).encode(), "x") == fields
 
 
+def test_a_mark_of_byte_order_is_nothing(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"a": "\ufeff"}', encoding="utf-8-sig")
+    assert file.read_bytes()[:3] == b"\xef\xbb\xbf"
+    assert read_object(file) == {"a": "\ufeff"}
+
+
 def test_numbers_that_are_none_are_left_to_who_asks_for_them():
     """Real configs hold them in fields of no interest here."""
     read = parse_object(b'{"time_step_limit": [0.0, Infinity], "x": NaN, "y": 1e999}', "x")
@@ -38,9 +45,12 @@ def test_numbers_that_are_none_are_left_to_who_asks_for_them():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "expected JSON, got Expecting value in line 1"),
-        (b'{"a": 1,\n}', "expected JSON, got Illegal trailing comma before end of object in line 1"),
-        (b'{"a"', "expected JSON, got Expecting ':' delimiter in line 1"),
+        (b"", "expected JSON, got an empty file"),
+        (b" \n", "expected JSON, got an empty file"),
+        (b"\xef\xbb\xbf", "expected JSON, got an empty file"),
+        (b"x", "expected JSON, got a mistake in line 1, column 1 (Expecting value)"),
+        (b'{"a": 1,\n}', "expected JSON, got a mistake: trailing comma"),
+        (b'{"a"', "expected JSON, got a mistake in line 1, column 5 (Expecting ':' delimiter)"),
         (b"[1]", "expected an object in braces, got a list"),
         (b"7", "expected an object in braces, got a number"),
         (b"null", "expected an object in braces, got null"),
@@ -52,14 +62,16 @@ def test_numbers_that_are_none_are_left_to_who_asks_for_them():
         (b'{"a":' * 200_000, "expected JSON, got lists or objects nested too deeply"),
         (b'{"a": 1' + b"0" * 5000 + b"}", "expected numbers of at most 40 digits, got one of 5001"),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_what_is_no_object_is_refused(data, text):
     with pytest.raises(PlanError) as refused:
         parse_object(data, "config.json")
     line = str(refused.value)
     # Python words the trailing comma in two ways.
-    assert line == f"config.json: {text}" or ("trailing comma" in text and "expected JSON, got " in line)
+    assert line == f"config.json: {text}" or (
+        "trailing comma" in text and "expected JSON, got a mistake in line " in line
+    )
 
 
 @settings(max_examples=200)

@@ -153,7 +153,7 @@ def test_safetensors_with_bytes_set_at_random_are_read_or_refused(tmp_path_facto
         *(
             (
                 {"weight_map": {"a": "x.safetensors"}, "metadata": metadata},
-                "expected metadata.total_size to be a number of bytes; say --weights in bytes",
+                "expected metadata.total_size to be a number of bytes; say --weights as a size, such as 16GiB",
             )
             for metadata in (None, {}, {"total_size": "many"}, {"total_size": -1}, {"total_size": True},
                              {"total_size": 2**61}, {"total_size": 1.5})
@@ -173,18 +173,19 @@ def test_what_holds_no_weights_is_refused(tmp_path):
     for model, text in [
         (
             tmp_path / "empty",
-            f"{tmp_path}/empty: expected *.safetensors or their index, got none; say --weights in bytes",
+            f"{tmp_path}/empty: expected *.safetensors or their index, got none; say --weights as a size, such as "
+            "16GiB",
         ),
         (
             tmp_path / "readme.txt",
-            f"{tmp_path}/readme.txt: expected a folder, a .safetensors, .index.json or .gguf file; say --weights in "
-            "bytes",
+            f"{tmp_path}/readme.txt: expected weights, which are a folder, a .safetensors, .index.json or .gguf file, "
+            "and got none; say --weights as a size, such as 16GiB",
         ),
         (
             tmp_path / "pipe.safetensors",
             f"{tmp_path}/pipe.safetensors: expected a safetensors file, got no regular file",
         ),
-        ({}, "--weights: expected bytes, or a folder or file to read them from, got dict"),
+        ({}, "--weights: expected a size, or a folder or file to read it from, got dict"),
         (
             "no/such/model",
             "no/such/model: no such folder or file; check the spelling (a hub id has the form org/name)",
@@ -201,7 +202,7 @@ def test_the_hub_gives_the_index(monkeypatch):
     assert weight_bytes("org/name") == 7777
     files.clear()
     assert refusal("org/name") == (
-        f"org/name: no {INDEX} on the hub, its weights may lie in one file; say --weights in bytes"
+        f"org/name: no {INDEX} on the hub, its weights may lie in one file; say --weights as a size, such as 16GiB"
     )
 
 

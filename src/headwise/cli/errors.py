@@ -43,6 +43,8 @@ def report_errors(action: Callable[[], object], *, debug: bool) -> int:
         debug: whether the traceback goes before the line.
     """
     try:
+        if sys.stdout is None:  # closed, as by `>&-`: told before work whose answer nobody would see
+            raise UserError("standard output is closed, expected one to print to; leave out >&-, or give a file")
         action()
         # Here, not when Python ends: a full disk or a closed pipe behind standard output must count as a failure.
         sys.stdout.flush()
@@ -55,7 +57,7 @@ def report_errors(action: Callable[[], object], *, debug: bool) -> int:
         _tell("interrupted")
         return INTERRUPTED
     except Exception as error:
-        if debug:
+        if debug and sys.stderr is not None:
             traceback.print_exc(file=sys.stderr)
         line, code = _explain(error, debug=debug)
         _tell(line)
@@ -96,8 +98,8 @@ def _usage_line(error: Exception) -> str:
 def _system_line(error: OSError) -> str:
     """What the operating system refused, for which file, and what helps."""
     advice = {
-        errno.ENOSPC: "; free some space, or write elsewhere with --out",
-        errno.EDQUOT: "; free some space, or write elsewhere with --out",
+        errno.ENOSPC: "; free some space, or write to another place",
+        errno.EDQUOT: "; free some space, or write to another place",
         errno.EACCES: "; change its permissions, or choose another place",
         errno.EPERM: "; change its permissions, or choose another place",
         errno.EROFS: "; choose a place that can be written",
@@ -111,6 +113,8 @@ def _system_line(error: OSError) -> str:
 
 def _tell(line: str) -> None:
     """Write `headwise: line` to standard error, on one line whatever the message holds."""
+    if sys.stderr is None:  # print would take standard output instead
+        return
     # Where standard error is closed or full as well, the exit code still tells.
     with contextlib.suppress(OSError):
         print(f"headwise: {' '.join(line.split())}", file=sys.stderr, flush=True)
@@ -118,6 +122,8 @@ def _tell(line: str) -> None:
 
 def _drop_unwritable_output() -> None:
     """Keep Python's last flush from complaining in words of its own about an output that can't be written."""
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.flush()
     except OSError:

@@ -44,7 +44,14 @@ class _LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         # The context carries the real command, and the group invokes what the context carries.
-        return self._load().make_context(info_name, args, parent=parent, **extra)
+        command = self._load()
+        try:
+            return command.make_context(info_name, args, parent=parent, **extra)
+        except Exception as error:
+            # An option without its value is found before there is a context, and help would be that of `headwise`.
+            if getattr(error, "ctx", parent) is None:
+                error.ctx = typer.Context(command, parent=parent, info_name=info_name)  # type: ignore[attr-defined]
+            raise
 
     def _load(self) -> Any:
         name = str(self.name)

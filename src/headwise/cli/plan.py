@@ -22,7 +22,12 @@ def plan(
         typer.Argument(help="A folder, a config.json, a hub id, a .gguf file, or demo.", metavar="MODEL"),
     ] = "demo",
     context: Annotated[
-        int | None, typer.Option("--context", help="Tokens of a sequence; the most that the config allows without it.")
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="TOKENS",
+            help="Of a sequence: 8192, or 8k (x 1,024), 1m; the most that the config allows without it.",
+        ),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Sequences at once.")] = 1,
     kv_dtype: Annotated[
@@ -97,11 +102,12 @@ def plan(
     headwise plan org/name --context 131072 --batch 4 --kv-dtype fp8 --tp 2 --json
     """
     from headwise.plan import plan as make_plan
+    from headwise.plan.units import parse_tokens
 
     _check_words(layouts, form, figure, as_json)
     made = make_plan(
         model,
-        context=context,
+        context=None if context is None else parse_tokens(context, "--context"),
         batch=batch,
         kv_dtype=kv_dtype,
         value_dtype=value_dtype,
@@ -158,6 +164,8 @@ def _device(name: str | None, bandwidth: float | None, flop_rate: float | None, 
     from headwise.errors import UserError
     from headwise.plan.devices import Device, device_named
 
+    if threads is not None and name != "here":
+        raise UserError("--threads: expected --device here with it, which is what runs on them; leave it out")
     if name is None and bandwidth is None and flop_rate is None:
         return None
     if name is not None:
@@ -170,7 +178,7 @@ def _device(name: str | None, bandwidth: float | None, flop_rate: float | None, 
         "given",
         _rate(bandwidth, 10**9, "--bandwidth"),
         None if flop_rate is None else _rate(flop_rate, 10**12, "--flop-rate"),
-        "given with --bandwidth and --flop-rate",
+        "given with --bandwidth" if flop_rate is None else "given with --bandwidth and --flop-rate",
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
 from io import TextIOWrapper
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from headwise.plan.answers import Plan
 from headwise.plan.compare import Comparison
@@ -21,12 +24,14 @@ from headwise.plan.work import Work
 
 __all__ = ["show_comparison", "show_plan", "show_provenance"]
 
+_NARROWEST = 24  # characters of a line's words, where there is no place for all of them
+
 
 def show_plan(plan: Plan) -> None:
     """Print all of a plan; 80 columns are enough."""
     console = _console()
     console.print(f"[bold]{_title(plan)}[/bold]")
-    console.print(_load(plan))
+    _show_load(console, plan)
     _show(console, "Cache", _cache_table(plan))
     _show(console, "One sequence, and what is in the total", _numbers_table(plan))
     if plan.budget is not None:
@@ -46,7 +51,7 @@ def show_comparison(comparison: Comparison) -> None:
     console = _console()
     own = comparison.rows[0].plan
     console.print(f"[bold]{_title(own)}[/bold]")
-    console.print(_load(own))
+    _show_load(console, own)
     table = _table("layout", "attention", "per token", "growth", "cache", f"of {escape(comparison.basis)}")
     table.padding = (0, 1, 0, 0)
     if own.budget is not None:
@@ -60,7 +65,7 @@ def show_comparison(comparison: Comparison) -> None:
         ]  # fmt: skip
         limits = (plan.max_context, plan.max_batch) if own.budget is not None else ()
         table.add_row(*cells, *("any" if limit is None else count_text(limit) for limit in limits))
-    console.print(table)
+    _print(console, table)
     console.print("attention: parameters of its matrices; growth: bytes of a token beyond all windows", style="dim")
 
 
@@ -95,13 +100,50 @@ def _load(plan: Plan) -> str:
     request = plan.request
     ranks = "" if request.tp == 1 else f", one of {request.tp:,} ranks"
     sequences = "1 sequence" if request.batch == 1 else f"{request.batch:,} sequences"
-    return f"{sequences} of {request.context:,} tokens, {request.storage.name}, runtime {plan.runtime.name}{ranks}"
+    tokens = "1 token" if request.context == 1 else f"{request.context:,} tokens"
+    return f"{sequences} of {tokens}, {request.storage.name}, runtime {_runtime(plan)}{ranks}"
+
+
+def _runtime(plan: Plan) -> str:
+    """``vllm (max_num_batched_tokens=8192)``: with the options in force, those left to the runtime apart."""
+    words = {name: each if isinstance(each, str) else json.dumps(each) for name, each in plan.runtime.options.items()}
+    told = ", ".join(f"{name}={word}" for name, word in words.items() if word != "null")
+    return f"{plan.runtime.name} ({told})" if told else plan.runtime.name
+
+
+def _show_load(console: Console, plan: Plan) -> None:
+    console.print(_load(plan))
+    longest = plan.architecture.max_context
+    if longest is not None and plan.request.context > longest:
+        console.print(f"more than the {longest:,} tokens that the config allows", style="yellow")
 
 
 def _show(console: Console, title: str, table: Table) -> None:
     # Not as the table's own title, which would be folded to the width of the table.
     console.print(f"\n[bold]{title}[/bold]")
+    _print(console, table)
+
+
+def _print(console: Console, table: Table) -> None:
+    """Print a table whole: in a narrow terminal words fold, and a line of numbers runs over the edge, uncut."""
+    width = console.width
+    console.width = max(width, _least_width(table))
     console.print(table)
+    console.width = width
+
+
+def _least_width(table: Table) -> int:
+    """Every number in full beside the first words of the line."""
+    columns = [
+        [cell_len(line) for cell in (each.header, *each.cells) for line in _lines(cell)] for each in table.columns
+    ]
+    widest = [max(lengths, default=0) for lengths in columns]
+    widths = [most if each.no_wrap else min(most, _NARROWEST) for most, each in zip(widest, table.columns, strict=True)]
+    return sum(widths) + table.padding[1] * len(widths)
+
+
+def _lines(cell: Any) -> list[str]:
+    return Text.from_markup(cell).plain.split("\n")
 
 
 def _table(*columns: str, numbers: bool = True) -> Table:
@@ -219,6 +261,10 @@ def _add_counts(table: Table, name: str, prefill: Pairs, decode: Pairs) -> None:
     table.add_row(name, *(count_text(count) for count in counts))
 
 
+def _bound(roofline: Roofline) -> str:
+    return "reading alone" if roofline.bound is None else f"bound by {roofline.bound}"
+
+
 def _roofline_table(roofline: Roofline) -> Table:
     device = roofline.device
     table = _table("", "", "")
@@ -229,7 +275,7 @@ def _roofline_table(roofline: Roofline) -> Table:
     ridge = "" if device.ridge is None else f"of {device.ridge:,.0f}"
     table.add_row("scores and values, FLOPs per byte of cache", intensity, ridge)
     told: list[tuple[str, Any, str]] = [
-        ("reading the cache, scores and values", roofline.attention_seconds, f"bound by {roofline.bound}"),
+        ("reading the cache, scores and values", roofline.attention_seconds, _bound(roofline)),
         ("the same, with all weights read", roofline.step_seconds, ""),
     ]
     for name, seconds, note in told:

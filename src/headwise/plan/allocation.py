@@ -7,9 +7,12 @@ allocated that of any other, and growth is the difference between two contexts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from fractions import Fraction
+from typing import Any, Protocol
 
+from headwise.plan.errors import PlanError
 from headwise.plan.layers import Architecture
 from headwise.plan.request import Request
 from headwise.plan.states import Chunk, Encoder, Extent, Fixed, State, Window
@@ -53,6 +56,11 @@ class Runtime(Protocol):
         """How the command line calls it."""
         ...
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Its options in force; None: as the runtime does by itself."""
+        ...
+
     def state_bytes(self, state: State, request: Request, architecture: Architecture) -> StateBytes:
         """What one state takes; PlanError where the runtime can't hold it."""
         ...
@@ -67,6 +75,14 @@ class Runtime(Protocol):
 
     def grows(self, state: State, request: Request, architecture: Architecture) -> bool:
         """Whether a further token costs a further entry beyond all windows and chunks."""
+        ...
+
+    def deals_queries(self, architecture: Architecture) -> bool:
+        """Whether ranks of tensor parallelism have query heads of their own."""
+        ...
+
+    def growth(self, architecture: Architecture, request: Request) -> Fraction:
+        """Bytes of a further token of one sequence beyond all windows and chunks, on the average over whole pages."""
         ...
 
 
@@ -160,9 +176,12 @@ def allocate(architecture: Architecture, request: Request, runtime: Runtime) -> 
     """What ``runtime`` allocates.
 
     Raises:
-        PlanError: the runtime can't hold one of the states, or lacks a number to size it.
+        PlanError: the runtime can't hold one of the states, lacks a number to size it, or a rank would hold a part of a
+            query head.
     """
     groups = tuple(Group(states, _each(states[0], request, architecture, runtime)) for states in architecture.alike)
+    if runtime.deals_queries(architecture):
+        _check_query_heads(architecture, request.tp)
     return Allocation(runtime.name, request, groups, runtime.extras(architecture, request))
 
 
@@ -170,6 +189,15 @@ def _each(state: State, request: Request, architecture: Architecture, runtime: R
     if state.owner is not None:
         return StateBytes(0, tuple((plane.name, 0) for plane in state.planes), "held by another layer", 0)
     return runtime.state_bytes(state, request, architecture)
+
+
+def _check_query_heads(architecture: Architecture, tp: int) -> None:
+    """Keys and values may be copied to several ranks, queries not: no runtime computes a part of a head."""
+    for heads, layer in architecture.query_heads.items():
+        if heads % tp:
+            raise PlanError(
+                f"--tp: expected a number of ranks that divides the {heads} query heads of layer {layer}, got {tp}"
+            )
 
 
 def _extent_label(extent: Extent) -> str:

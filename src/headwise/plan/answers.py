@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 from headwise.plan.allocation import Allocation, Runtime, allocate
+from headwise.plan.config import Config
 from headwise.plan.devices import Device
-from headwise.plan.errors import PlanError
+from headwise.plan.errors import PlanError, shown
 from headwise.plan.layers import Architecture
 from headwise.plan.request import Request
 from headwise.plan.roofline import Roofline, roofline
-from headwise.plan.states import Chunk, Grows, Window
+from headwise.plan.states import Chunk, Fixed, Grows, Window
 from headwise.plan.work import Parameters, Work, attention_parameters, decode_work, has_absorbed, prefill_work
 
 __all__ = ["Plan", "plan", "plan_architecture"]
+
+# Fields that look like a longest context. Where a family doesn't read them, they say what a model was trained with.
+_LENGTHS = ("max_position_embeddings", "n_positions", "seq_length", "max_sequence_length", "max_seq_len", "n_ctx")
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,10 @@ class Plan:
         runtime: whose allocation ``allocation`` is.
         allocation: bytes, state by state.
         per_token: bytes of one token of one sequence inside every window and chunk.
-        growth: bytes of one further token of one sequence beyond all windows and chunks.
-        fixed: bytes of one sequence that don't depend on the context: recurrent states, convolutions, cross attention.
+        growth: bytes of one further token of one sequence beyond all windows and chunks; where a pool grows by a part
+            of a slot, rounded up.
+        fixed: bytes of one sequence, from its first token on, that don't depend on the context: recurrent states,
+            convolutions, cross attention.
         parameters: of the attention's matrices.
         prefill: what reading the whole context takes.
         decode: what its last token takes.
@@ -48,6 +55,7 @@ class Plan:
             limit.
         max_batch: sequences of ``request.context`` tokens that fit; None: not asked, or no limit.
         roofline: the least time of a decode step; None: not asked.
+        overrides: config fields that the caller said instead.
     """
 
     model: str
@@ -67,6 +75,13 @@ class Plan:
     max_context: int | None = None
     max_batch: int | None = None
     roofline: Roofline | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def encoder_length(self) -> int | None:
+        """The encoder's tokens that were counted with; None where nothing looks at an encoder."""
+        asked = self.request.encoder_length
+        return self.architecture.usual_encoder_length if asked is None else asked
 
     @property
     def total(self) -> int:
@@ -100,7 +115,7 @@ def plan(
     speculative: int = 0,
     shared_prefix: int = 0,
     budget: int | str | None = None,
-    weights: int | str | None = None,
+    weights: int | str | os.PathLike[str] | None = None,
     device: Device | str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -108,7 +123,7 @@ def plan(
 
     Args:
         model: a folder, a ``config.json``, a hub id, a ``.gguf`` file, ``demo``, a mapping of fields, or a model.
-        context: tokens of a sequence; None: the most that the config allows.
+        context: tokens of a sequence; None: the most that the config allows, or 1 where nothing depends on it.
         batch: sequences.
         kv_dtype: how keys, values and latents are stored; see ``headwise.plan.storages``.
         value_dtype: values, where they are stored otherwise.
@@ -133,27 +148,35 @@ def plan(
     from headwise.plan.source import read
     from headwise.plan.storages import storage_named
     from headwise.plan.units import parse_bytes
+    from headwise.plan.unused import check_used
 
-    architecture = architecture_of(read(model, overrides=dict(overrides or {})))
+    _check_kinds(device, runtime_options, overrides)
+    config = read(model, overrides=overrides)
+    architecture = architecture_of(config)
+    config.check_overrides()
     request = Request(
-        context=_context(context, architecture),
+        context=_context(context, architecture, config),
         batch=batch,
         storage=storage_named(kv_dtype),
-        value_storage=None if value_dtype is None else storage_named(value_dtype),
-        state_storage=None if state_dtype is None else storage_named(state_dtype),
+        value_storage=None if value_dtype is None else storage_named(value_dtype, "--value-dtype"),
+        state_storage=None if state_dtype is None else storage_named(state_dtype, "--state-dtype"),
         tp=tp,
         encoder_length=encoder_length,
         speculative=speculative,
         shared_prefix=shared_prefix,
     )
+    options = dict(runtime_options or {})
+    policy = runtime_named(runtime, **options)
+    check_used(architecture, request, policy, options)
     return plan_architecture(
         architecture,
         request,
-        runtime_named(runtime, **dict(runtime_options or {})),
+        policy,
         model=_model_name(model),
         budget=None if budget is None else parse_bytes(budget, "--budget"),
         weights=None if weights is None else _weight_bytes(weights, model),
         device=device_named(device) if isinstance(device, str) else device,
+        overrides=overrides,
     )
 
 
@@ -166,6 +189,7 @@ def plan_architecture(
     budget: int | None = None,
     weights: int | None = None,
     device: Device | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The same for an architecture that is at hand. The arguments are those of :func:`plan`, already read."""
     context, batch, encoder = request.context, request.batch, request.encoder_length
@@ -183,7 +207,7 @@ def plan_architecture(
         runtime=runtime,
         allocation=allocate(architecture, request, runtime),
         per_token=_per_token(architecture, request, runtime),
-        growth=_growth(architecture, request, runtime),
+        growth=ceil(runtime.growth(architecture, request)),
         fixed=allocate(architecture, _one_sequence(request), runtime).fixed_bytes,
         parameters=attention_parameters(architecture),
         prefill=prefill,
@@ -192,31 +216,45 @@ def plan_architecture(
         budget=budget,
         weights=weights,
         roofline=None if device is None else _roofline(architecture, request, device, absorbed, decode, weights),
+        overrides=dict(overrides or {}),
     )
     return made if budget is None else _with_capacity(made)
 
 
-def _context(asked: int | None, architecture: Architecture) -> int:
+def _context(asked: int | None, architecture: Architecture, config: Config) -> int:
     context = architecture.max_context if asked is None else asked
-    if context is None:
-        raise PlanError(
-            f"--context: expected the number of tokens, the config of {architecture.model_type} names no longest one"
-        )
-    return context
+    if context is not None:
+        return context
+    attends = any(layer.attentions for layer in architecture.layers)
+    if not attends and all(isinstance(state.extent, Fixed) for state in architecture.states):
+        return 1  # any other gives the same
+    unread = next((name for name in _LENGTHS if config.data.get(name) is not None), None)
+    advice = "" if unread is None else f"; its {unread} says what it was trained with, which is no limit"
+    named = f"the config of {architecture.model_type} names no longest one"
+    raise PlanError(f"--context: expected the number of tokens, {named}{advice}")
+
+
+def _check_kinds(device: object, runtime_options: object, overrides: object) -> None:
+    """What is of a wrong type is told here, not by whatever fails on it."""
+    if device is not None and not isinstance(device, (str, Device)):
+        raise PlanError(f"device: expected a name or a Device, got {shown(device)}")
+    for name, given in (("runtime_options", runtime_options), ("overrides", overrides)):
+        if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
+            raise PlanError(f"{name}: expected a mapping from names to values, got {shown(given)}")
 
 
 def _model_name(model: Any) -> str:
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
-def _weight_bytes(weights: int | str, model: Any) -> int:
-    """A size, or what a file or folder holds."""
+def _weight_bytes(weights: int | str | os.PathLike[str], model: Any) -> int:
+    """A size, or what a file or folder holds; a path object is never a size."""
     from headwise.plan.units import parse_bytes
     from headwise.plan.weights import weight_bytes
 
     if isinstance(weights, str) and weights == "model":
         return weight_bytes(model)
-    if isinstance(weights, str) and os.path.exists(weights):
+    if isinstance(weights, os.PathLike) or (isinstance(weights, str) and os.path.exists(weights)):
         return weight_bytes(weights)
     return parse_bytes(weights, "--weights")
 
@@ -228,11 +266,6 @@ def _one_sequence(request: Request) -> Request:
 def _per_token(architecture: Architecture, request: Request, runtime: Runtime) -> int:
     inside = (state for state in architecture.states if isinstance(state.extent, (Grows, Window, Chunk)))
     return sum(runtime.entry_bytes(state, request, architecture) for state in inside)
-
-
-def _growth(architecture: Architecture, request: Request, runtime: Runtime) -> int:
-    grows = (state for state in architecture.states if runtime.grows(state, request, architecture))
-    return sum(runtime.entry_bytes(state, request, architecture) for state in grows)
 
 
 def _with_capacity(made: Plan) -> Plan:

@@ -7,7 +7,8 @@ nothing does, the error names the field. A null that stands in the config is wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from headwise.plan.errors import PlanError, shown
@@ -30,7 +31,8 @@ class Config:
             means: may be absent.
         source: whose defaults these are, such as ``LlamaConfig``.
         where: the name of the nested config, for messages; empty for the outermost.
-        overrides: what the user says instead; it wins over the config.
+        overrides: what the user says instead; it wins over the config, null as well.
+        asked: names that were asked for so far; a nested config adds to its outer one's.
     """
 
     def __init__(
@@ -41,9 +43,12 @@ class Config:
         source: str = "",
         where: str = "",
         overrides: Mapping[str, Any] | None = None,
+        asked: set[str] | None = None,
     ) -> None:
         self.data, self.where, self.source = data, where, source
         self._defaults, self._overrides = dict(defaults or {}), dict(overrides or {})
+        self._asked: set[str] = set() if asked is None else asked
+        self._withheld: Collection[str] = ()
         self.provenance: dict[str, str] = {}
 
     @property
@@ -90,10 +95,12 @@ class Config:
 
     def has(self, name: str) -> bool:
         """Whether the config itself or the user gives a value; a class default doesn't count."""
+        self._asked.add(name)
         return self._overrides.get(name, self.data.get(name)) is not None
 
     def auto(self, name: str) -> bool:
         """Whether the field says ``auto``: to be computed from others."""
+        self._asked.add(name)
         value = self._overrides.get(name, self.data.get(name, self._defaults.get(name)))
         return isinstance(value, str) and value == "auto"
 
@@ -106,16 +113,32 @@ class Config:
         inner = self.data.get(name)
         if not isinstance(inner, Mapping):
             raise PlanError(f"{self.place(name)}: expected a nested config, got {shown(inner)}")
-        return Config(inner, defaults, source=source, where=self.place(name), overrides=self._overrides)
+        return self._like(inner, defaults, source, self.place(name))
 
-    def with_defaults(self, defaults: Mapping[str, Any], source: str) -> Config:
-        """The same fields and overrides, with the defaults of another class."""
-        return Config(self.data, defaults, source=source, where=self.where, overrides=self._overrides)
+    def with_defaults(self, defaults: Mapping[str, Any], source: str, withheld: Collection[str] = ()) -> Config:
+        """The same fields and overrides, with the defaults of another class; ``withheld`` says which it has besides."""
+        made = self._like(self.data, defaults, source, self.where)
+        made._withheld = withheld
+        return made
 
     def named(self, model_type: str) -> Config:
         """The same fields under another ``model_type``."""
-        data = {**self.data, "model_type": model_type}
-        return Config(data, self._defaults, source=self.source, where=self.where, overrides=self._overrides)
+        return self._like({**self.data, "model_type": model_type}, self._defaults, self.source, self.where)
+
+    def check_overrides(self) -> None:
+        """Make sure that all that the user said was asked for: a slip in a name would give a wrong answer.
+
+        Raises:
+            PlanError: nothing asked for one of the fields, here or in a nested config.
+        """
+        for name in self._overrides:
+            if name not in self._asked:
+                near = get_close_matches(name, sorted(self._asked), n=3, cutoff=0.6)
+                advice = f"near it are {', '.join(near)}" if near else "--provenance shows those that are"
+                raise PlanError(
+                    f"--set: expected a field that is read for this model, got {shown(name)}, which changes nothing; "
+                    f"{advice}"
+                )
 
     def place(self, name: str) -> str:
         """How messages call a field."""
@@ -131,14 +154,23 @@ class Config:
         self.provenance[name] = f"derived: {how}"
         return value
 
+    def _like(self, data: Mapping[str, Any], defaults: Mapping[str, Any] | None, source: str, where: str) -> Config:
+        """Other fields under the same overrides."""
+        return Config(data, defaults, source=source, where=where, overrides=self._overrides, asked=self._asked)
+
     def _required(self, names: Sequence[str], check: Callable[[Any], Any], kind: str) -> Any:
         found = self._find(names)
         if found is None:
             also = f" (also known as {', '.join(names[1:])})" if len(names) > 1 else ""
-            raise PlanError(
-                f"{self.place(names[0])}: expected {kind}{also}, the config has none and its class has no default"
-            )
+            why = self._why_no_default(names)
+            raise PlanError(f"{self.place(names[0])}: expected {kind}{also}, the config has none and {why}")
         return self._checked(found, check, names[0])
+
+    def _why_no_default(self, names: Sequence[str]) -> str:
+        name = next((name for name in names if name in self._withheld), None)
+        if name is None:
+            return "its class has no default"
+        return f"the default of {self.source} is not taken for a size that makes up a model; say it with --set {name}=N"
 
     def _optional(self, names: Sequence[str], check: Callable[[Any], Any]) -> Any:
         found = self._find(names)
@@ -156,10 +188,13 @@ class Config:
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any, str] | None:
         """The field's own name, its value, and where that came from."""
+        self._asked.update(names)
         for origin, fields in (("override", self._overrides), ("config", self.data)):
             for name in names:
                 if fields.get(name) is not None:
                     return name, fields[name], origin
+            if origin == "override" and any(name in fields for name in names):
+                return None
         if any(name in self.data for name in names):
             return None
         for name in names:

@@ -92,7 +92,8 @@ def measured_here(threads: int | None = None) -> Device:
         )
     measured = native.read_bandwidth(threads)
     flops, how = _matrix_flops(threads)
-    reads = f"median of {len(measured.seconds)} reads of {measured.bytes_read >> 20} MiB, {measured.threads} threads"
+    used = "1 thread" if measured.threads == 1 else f"{measured.threads} threads"
+    reads = f"median of {len(measured.seconds)} reads of {measured.bytes_read >> 20} MiB, {used}"
     source = f"measured: {reads}{how}"
     return Device("here", round(measured.median * 1e9), flops, source)
 
@@ -116,4 +117,5 @@ def _matrix_flops(threads: int | None, size: int = 1_024, repeats: int = 5) -> t
         left @ right
         seconds.append(time.perf_counter() - start)
     rate = round(2 * size**3 / statistics.median(seconds))
-    return rate, f"; median of {repeats} products of {size} x {size} float32 matrices"
+    how = f"; median of {repeats} products of {size} x {size} float32 matrices, narrower types may be faster"
+    return rate, how

@@ -26,10 +26,14 @@ def draw_comparison(comparison: Comparison, path: Path) -> Path:
     """Draw the cache of every layout over ten octaves, up to the context that was asked for, and return ``path``.
 
     Raises:
-        PlanError: ``path`` doesn't end in .png, .svg or .pdf, or can't be written.
+        PlanError: ``path`` doesn't end in .png, .svg or .pdf, or can't be written, or there is no cache to draw.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise PlanError(f"--figure: expected a file that ends in {', '.join(SUFFIXES)}, got {path.name[:60]}")
+    last = _contexts(comparison.rows[0].plan.request.context)[-1:]
+    if not any(map(any, (curve(row.plan, last) for row in comparison.rows))):
+        kind = comparison.rows[0].plan.architecture.model_type
+        raise PlanError(f"--figure: expected a model that keeps a cache, {kind} has none to draw")
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -74,6 +74,8 @@ class Keys:
     def same(self, name: str) -> int:
         """One number that holds for all layers with attention; those without have 0."""
         found = set(self.each(name, self.layers())) - {0}
+        if not found:
+            raise self.refuse(name, "at least 1 in a layer with attention")
         if len(found) != 1:
             raise self.refuse(name, "one number for all layers of this architecture")
         return found.pop()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from headwise.plan.states import Extent, State
+from headwise.plan.states import Encoder, Extent, State
 
 __all__ = ["Architecture", "Attention", "Layer", "Projection"]
 
@@ -115,6 +115,24 @@ class Architecture:
     def states(self) -> tuple[State, ...]:
         """The states of all layers, in order."""
         return tuple(state for layer in self.layers for state in layer.states)
+
+    @property
+    def usual_encoder_length(self) -> int | None:
+        """The encoder's tokens unless the request says otherwise; None: there is no encoder, or nothing says it."""
+        seen = [state.extent for state in self.states]
+        seen += [attention.extent for layer in self.layers for attention in layer.attentions]
+        lengths = [extent.length for extent in seen if isinstance(extent, Encoder)]
+        return None if not lengths else lengths[0] if lengths[0] is not None else self.encoder_length
+
+    @cached_property
+    def query_heads(self) -> dict[int, int]:
+        """The numbers of query heads, each with the first layer that has it; indexers lie whole on every rank."""
+        found: dict[int, int] = {}
+        for layer in self.layers:
+            for attention in layer.attentions:
+                if attention.kind != "indexer":
+                    found.setdefault(attention.heads, layer.index)
+        return found
 
     @cached_property
     def alike(self) -> tuple[tuple[State, ...], ...]:

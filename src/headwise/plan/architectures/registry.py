@@ -247,9 +247,10 @@ def _with_class_defaults(config: Config, model_type: str) -> Config:
         source = f"{source} of {TRANSFORMERS}"
     else:
         source, defaults = REMOTE_DEFAULTS.get(model_type, ("", {}))
-    if not config.where:
-        defaults = {name: value for name, value in defaults.items() if name not in ESSENTIAL}
-    return config.with_defaults(defaults, source)
+    if config.where:
+        return config.with_defaults(defaults, source)
+    taken = {name: value for name, value in defaults.items() if name not in ESSENTIAL}
+    return config.with_defaults(taken, source, withheld=ESSENTIAL & defaults.keys())
 
 
 def _unknown(config: Config, model_type: str) -> PlanError:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from fractions import Fraction
+from inspect import signature
+from typing import Any, Generic, TypeVar
 
 from headwise.plan.allocation import Extra, StateBytes
 from headwise.plan.errors import PlanError, shown
 from headwise.plan.layers import Architecture
 from headwise.plan.request import Request
-from headwise.plan.states import Encoder, Grows, Plane, State
+from headwise.plan.states import Encoder, Fixed, Grows, Plane, State
 from headwise.plan.storage import Storage
 from headwise.plan.storages import BF16, storage_named
 
@@ -21,6 +23,7 @@ __all__ = [
     "check_storage",
     "check_whole",
     "counted",
+    "empty",
     "encoder_tokens",
     "one_storage",
     "padded",
@@ -58,6 +61,11 @@ class BaseRuntime:
     name = ""
     default_state = BF16
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its options in force by their own names, each an attribute; None: as the runtime does by itself."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
     def state_bytes(self, state: State, request: Request, architecture: Architecture) -> StateBytes:
         """Entries times bytes of an entry."""
         entries, how = self.entries(state, request, architecture)
@@ -77,6 +85,15 @@ class BaseRuntime:
     def grows(self, state: State, request: Request, architecture: Architecture) -> bool:
         """Whether every further token costs an entry: windows and chunks don't let it."""
         return isinstance(state.extent, Grows)
+
+    def deals_queries(self, architecture: Architecture) -> bool:
+        """Ranks have query heads of their own; a runtime that leaves some models' attention whole says for which."""
+        return True
+
+    def growth(self, architecture: Architecture, request: Request) -> Fraction:
+        """Bytes of a further token of one sequence; a runtime whose pools or padding grow besides adds to it."""
+        grow = (state for state in architecture.states if self.grows(state, request, architecture))
+        return Fraction(sum(self.entry_bytes(state, request, architecture) for state in grow))
 
     def entry_bytes(self, state: State, request: Request, architecture: Architecture) -> int:
         """Bytes of one entry of one sequence on one rank; 0 where another layer holds it."""
@@ -151,6 +168,11 @@ def counted(each: int, shared: int, batch: int, unit: str = "tokens") -> tuple[i
         return shared + batch * (each - shared), f"({shared} shared + {batch} x {each - shared}) {unit}"
     noun = unit.removesuffix("s") if each == 1 else unit
     return batch * each, f"{each} {noun}" if batch == 1 else f"{batch} x {each} {noun}"
+
+
+def empty(state: State, unit: str) -> tuple[int, str]:
+    """No entries: there is no sequence yet, not even for states that the first token makes as large as they get."""
+    return 0, f"0 {unit} before the first token" if isinstance(state.extent, Fixed | Encoder) else f"0 {unit}"
 
 
 def padded(number: int, multiple: int) -> int:

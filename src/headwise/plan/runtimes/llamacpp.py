@@ -12,6 +12,8 @@ only. Ranks: llama.cpp deals out layers, not heads, so more than one rank is ref
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from headwise.plan.allocation import StateBytes
 from headwise.plan.errors import PlanError
 from headwise.plan.layers import Architecture
@@ -24,6 +26,7 @@ from headwise.plan.runtimes.base import (
     check_storage,
     check_whole,
     counted,
+    empty,
     padded,
     refused,
 )
@@ -100,7 +103,7 @@ class LlamacppRuntime(BaseRuntime):
         if isinstance(state.extent, Encoder):
             raise refused(self.name, state, "llama.cpp computes cross attention's keys anew from the encoder's output")
         if not request.context:
-            return 0, "0 cells"
+            return empty(state, "cells")
         if isinstance(state.extent, Fixed):
             rows, how = counted(1 + request.speculative, 0, request.batch, "rows")
             return rows * state.extent.entries, how if state.extent.entries == 1 else f"{how} x {state.extent.entries}"
@@ -120,6 +123,13 @@ class LlamacppRuntime(BaseRuntime):
                 self.name, state, f"whether llama.cpp has windows for {architecture.model_type} isn't known here"
             )
         return False
+
+    def growth(self, architecture: Architecture, request: Request) -> Fraction:
+        """Also the padding of values."""
+        own = (state for state in architecture.states if state.owner is None)
+        grow = (state for state in own if self.grows(state, request, architecture))
+        padding = sum(self._value_padding(state, request, architecture) for state in grow)
+        return super().growth(architecture, request) + padding
 
     def storage_of(self, plane: Plane, state: State, request: Request, architecture: Architecture) -> Storage:
         """Cache types; a type with blocks has to divide a head."""

@@ -30,6 +30,7 @@ from headwise.plan.runtimes.base import (
     check_flag,
     check_storage,
     check_whole,
+    empty,
     one_storage,
     padded,
     pages,
@@ -83,6 +84,7 @@ class SglangRuntime(BaseRuntime):
         self.page_size = None if page_size is None else check_whole(self.name, "page_size", page_size, most=1 << 20)
         self.radix_cache = check_flag(self.name, "radix_cache", radix_cache)
         self.hybrid_swa = check_flag(self.name, "hybrid_swa", hybrid_swa)
+        self.swa_full_tokens_ratio = str(swa_full_tokens_ratio)
         self.ratio = _ratio(swa_full_tokens_ratio)
         self._models = LastAnswer[_Model]()
 
@@ -98,7 +100,7 @@ class SglangRuntime(BaseRuntime):
         if isinstance(extent, Fixed):
             return self._recurrent(state, extent, request)
         if not request.context:
-            return 0, "0 slots"
+            return empty(state, "slots")
         page = self._page(architecture)
         full = self._full_slots(architecture, request, page)
         if self.grows(state, request, architecture):
@@ -111,6 +113,15 @@ class SglangRuntime(BaseRuntime):
         if isinstance(state.extent, Window | Chunk):
             return not self._model(architecture).windows
         return super().grows(state, request, architecture)
+
+    def growth(self, architecture: Architecture, request: Request) -> Fraction:
+        """Also the sliding pool, which grows with the full one: a part of a slot for each slot there."""
+        pooled = (
+            self.entry_bytes(state, request, architecture)
+            for state in architecture.states
+            if isinstance(state.extent, Window | Chunk) and not self.grows(state, request, architecture)
+        )
+        return super().growth(architecture, request) + self.ratio * sum(pooled)
 
     def storage_of(self, plane: Plane, state: State, request: Request, architecture: Architecture) -> Storage:
         """SGLang's cache dtypes; recurrent states are in float32 unless the config says otherwise."""
@@ -145,7 +156,7 @@ class SglangRuntime(BaseRuntime):
         if any(plane.role not in STATE_ROLES for plane in state.planes):
             raise refused(self.name, state, "a fixed number of keys and values is none of SGLang's pools")
         if not request.context:
-            return 0, "0 slots"
+            return empty(state, "slots")
         each = SLOTS_WITH_RADIX if self.radix_cache else 1
         slots, how = each * request.batch + 1, f"({each} x {request.batch} + 1 dummy) slots"
         entries, how = slots * extent.entries, how if extent.entries == 1 else f"{how} x {extent.entries}"

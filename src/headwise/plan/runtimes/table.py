@@ -21,7 +21,7 @@ RUNTIMES = {
 }
 
 
-def runtime_named(name: str, **options: Any) -> Runtime:
+def runtime_named(name: str, /, **options: Any) -> Runtime:
     """The policy of that name.
 
     Args:
@@ -39,7 +39,7 @@ def runtime_named(name: str, **options: Any) -> Runtime:
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
         if option not in known:
-            offered = f"one of {', '.join(known)}" if known else "none"
-            raise PlanError(f"{name}: expected as option {offered}, got {option}")
+            offered = f"an option of it, one of {', '.join(known)}" if known else "no options, it has none"
+            raise PlanError(f"{name}: expected {offered}, got {option}")
     runtime: Runtime = maker(**given)
     return runtime

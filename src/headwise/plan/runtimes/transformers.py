@@ -23,6 +23,7 @@ from headwise.plan.runtimes.base import (
     BaseRuntime,
     check_whole,
     counted,
+    empty,
     encoder_tokens,
     one_storage,
 )
@@ -44,6 +45,8 @@ STATES_OF_MODEL_TYPE = frozenset("minimax minimax_m1 minimax_text_01".split())
 DYNAMIC_ONLY = frozenset("minimax minimax_m1 minimax_text_01".split())
 ALIBI = "alibi"
 NEW_DECODER = "new decoder"
+# Latent attention that their plans of tensor parallelism leave whole on every rank.
+QUERIES_WHOLE = frozenset("axk1 deepseek_v3 kimi_k2 kimi_k25 kimi_vl mistral4 sarvam_mla youtu".split())
 # Decoders with layers of cross attention in the same cache as the others.
 CROSS_IN_ONE_CACHE = frozenset("mllama mllama_text_model".split())
 
@@ -85,7 +88,7 @@ class TransformersRuntime(BaseRuntime):
     def entries(self, state: State, request: Request, architecture: Architecture) -> tuple[int, str]:
         """Entries held for all sequences: nothing is shared between them."""
         if not request.context:
-            return 0, "0 tokens"
+            return empty(state, "tokens")
         extent = state.extent
         if isinstance(extent, Encoder):
             return self._cross(state, request, architecture)
@@ -104,10 +107,16 @@ class TransformersRuntime(BaseRuntime):
         """Nothing grows in a static cache of a given length."""
         if self.max_cache_len is not None:
             return False
+        if isinstance(state.extent, Encoder):  # its tokens lie in places of a static cache that is as long as the text
+            return self.cache == "static" and architecture.model_type in CROSS_IN_ONE_CACHE
         windowed = isinstance(state.extent, Window | Chunk) and (
             state.extent.size == 1 or architecture.model_type in WINDOWS_KEPT_WHOLE
         )
         return windowed or super().grows(state, request, architecture)
+
+    def deals_queries(self, architecture: Architecture) -> bool:
+        """Except for latent attention that stays whole."""
+        return architecture.model_type not in QUERIES_WHOLE
 
     def _cross(self, state: State, request: Request, architecture: Architecture) -> tuple[int, str]:
         """Tokens of the encoder; a decoder that crosses by itself puts them into places of its one static cache."""

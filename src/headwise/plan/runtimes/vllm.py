@@ -17,6 +17,7 @@ than keys in sliding layers, are of later commits.
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from headwise.plan.allocation import Extra, StateBytes
 from headwise.plan.errors import PlanError
@@ -30,6 +31,7 @@ from headwise.plan.runtimes.base import (
     check_storage,
     check_whole,
     counted,
+    empty,
     encoder_tokens,
     one_storage,
     pages,
@@ -77,7 +79,7 @@ class VllmRuntime(BaseRuntime):
         flashmla_fp8: bool | None = None,
     ) -> None:
         self.block_size = None if block_size is None else check_whole(self.name, "block_size", block_size, most=1 << 20)
-        self.batched = check_whole(self.name, "max_num_batched_tokens", max_num_batched_tokens)
+        self.max_num_batched_tokens = check_whole(self.name, "max_num_batched_tokens", max_num_batched_tokens)
         self.hybrid = None if hybrid is None else check_flag(self.name, "hybrid", hybrid)
         self.flashmla_fp8 = None if flashmla_fp8 is None else check_flag(self.name, "flashmla_fp8", flashmla_fp8)
         self._as_full, self._laid_out = LastAnswer[bool](), LastAnswer[Layout]()
@@ -104,11 +106,11 @@ class VllmRuntime(BaseRuntime):
         """Places in groups that no layer fills: the pool gives their blocks out all the same."""
         layout = self._layout(architecture, request)
         extras = []
-        for unit, empty in layout.empty_places:
+        for unit, vacant in layout.empty_places:
             count, how = self._blocks(unit, layout, request, architecture)
-            places = "1 place" if empty == 1 else f"{empty} places"
+            places = "1 place" if vacant == 1 else f"{vacant} places"
             equation = f"{places} x {how} x {unit.page} B"
-            extras.append(Extra(f"empty places beside {unit.label} layers", empty * count * unit.page, equation))
+            extras.append(Extra(f"empty places beside {unit.label} layers", vacant * count * unit.page, equation))
         return tuple(extras)
 
     def grows(self, state: State, request: Request, architecture: Architecture) -> bool:
@@ -116,6 +118,12 @@ class VllmRuntime(BaseRuntime):
         if isinstance(state.extent, Window | Chunk):
             return self._kind(state, architecture) == "full"
         return isinstance(state.extent, Grows)
+
+    def growth(self, architecture: Architecture, request: Request) -> Fraction:
+        """Also empty places beside full layers: every further block is given out for them too."""
+        places = self._layout(architecture, request).empty_places
+        beside = sum(Fraction(count * unit.page, unit.block) for unit, count in places if unit.kind == "full")
+        return super().growth(architecture, request) + beside
 
     def storage_of(self, plane: Plane, state: State, request: Request, architecture: Architecture) -> Storage:
         """vLLM's cache dtypes; latents have fewer, and an indexer's keys their own."""
@@ -218,9 +226,9 @@ class VllmRuntime(BaseRuntime):
     def _blocks(self, unit: Unit, layout: Layout, request: Request, architecture: Architecture) -> tuple[int, str]:
         """Blocks of one layer for all sequences, and how that number comes about."""
         if not request.context:
-            return 0, "0 blocks"
+            return empty(unit.states[0], "blocks")
         drafts, encoder = request.speculative, lambda state: encoder_tokens(state, request, architecture)
-        each = sequence_blocks(unit, request.length, self.batched, drafts, encoder)
+        each = sequence_blocks(unit, request.length, self.max_num_batched_tokens, drafts, encoder)
         shared = 0
         if unit.kind == "full" and not layout.recurrent:
             shared = request.shared_prefix // layout.common_block * layout.common_block // unit.block
