@@ -128,3 +128,26 @@ def test_the_example_of_a_shared_prefix_prints_what_it_says() -> None:
     done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=True)
     assert len(said) == 2
     assert done.stdout.split() == said
+
+
+def test_every_environment_variable_is_told_to_people() -> None:
+    read = {
+        name
+        for file in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r"\bHEADWISE_[A-Z]+\b", file.read_text(encoding="utf-8"))
+    }
+    assert {"HEADWISE_ISA", "HEADWISE_CACHE", "HEADWISE_DEBUG"} <= read
+    told = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    text = "".join(file.read_text(encoding="utf-8") for file in told)
+    assert not [name for name in read if f"`{name}" not in text]
+
+
+def test_what_is_said_of_generate_runs_without_a_warning() -> None:
+    """transformers calls the argument otherwise than it did, and warns of the old name."""
+    blocks = re.findall(r"```python\n(.*?)```", CACHES.read_text(encoding="utf-8"), re.DOTALL)
+    calls = [code for code in blocks if "headwise_cache(" in code]
+    assert len(calls) == 2
+    for code in calls:
+        command = [sys.executable, "-W", "error::FutureWarning", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr

@@ -27,6 +27,7 @@ __all__ = [
     "prefill_attention",
     "read_bandwidth",
     "status_line",
+    "used_instruction_set",
 ]
 
 _HOW_TO_GET_IT = (
@@ -158,6 +159,23 @@ def instruction_sets() -> tuple[str, ...]:
         NativeMissingError: the compiled part isn't there.
     """
     return tuple(_required().kernel_names())
+
+
+def used_instruction_set() -> str:
+    """The one of :func:`instruction_sets` whose kernels are used: what `HEADWISE_ISA` names, or the best.
+
+    Raises:
+        NativeMissingError: the compiled part isn't there.
+        ValueError: `HEADWISE_ISA` names none of them; the kernels raise the same.
+    """
+    names = instruction_sets()
+    used = os.environ.get("HEADWISE_ISA") or names[-1]
+    if used not in names:
+        raise ValueError(
+            "HEADWISE_ISA: expected one of the instruction sets that were built and that this processor has "
+            f"({', '.join(names)}), got {used}"
+        )
+    return used
 
 
 def decode_attention(

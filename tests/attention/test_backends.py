@@ -47,7 +47,8 @@ def test_sdpa_says_what_it_cannot_do(options: dict[str, Any], reason: str) -> No
 
 def test_sdpa_refuses_log_sum_exp_and_unequal_widths() -> None:
     case = make_case(2, 6, 3, 5, 7, 11, 13)
-    with pytest.raises(ValueError, match=r"^backend 'sdpa': it gives no log-sum-exp that can be trusted; "):
+    untrusted = "it gives no log-sum-exp that can be trusted, which statistics need too; 'native' and 'math' give one"
+    with pytest.raises(ValueError, match=f"^backend 'sdpa': {untrusted}; leave backend=None to let one be chosen$"):
         attention_with_lse(case.query, case.key, case.value, backend="sdpa")
     with pytest.raises(
         ValueError, match=r"^backend 'sdpa': it takes equal widths of key and value only, got 11 and 13;"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,10 +13,19 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from headwise.attention import attention, attention_with_lse, compiled
+from headwise.attention import (
+    attention,
+    attention_with_lse,
+    attention_with_statistics,
+    compiled,
+    head_statistics,
+)
 from headwise.attention.backends import BACKENDS, choose_backend
 from headwise.attention.problem import Problem
 from headwise.attention.reference import reference_attention
+from headwise.cache import BlockPool, PagedCache, attend
+from headwise.errors import UserError
+from headwise.native import instruction_sets
 from tests.attention.cases import Case, cases, make_case
 from tests.helpers.compare import assert_same
 
@@ -130,26 +140,86 @@ def test_functional_transforms_go_another_way() -> None:
 
 SETTINGS = """
 import torch
+from headwise import native
 from headwise.attention import attention, compiled
 from headwise.attention.backends import BACKENDS, choose_backend
 from headwise.attention.problem import Problem
-tensor = torch.ones(1, 2, 3, 5)
-print(compiled.INSTRUCTION_SET, choose_backend(BACKENDS, None, Problem.of(tensor, tensor, tensor), False).name)
-attention(tensor, tensor, tensor, backend="native")
+tensor, one = torch.ones(1, 2, 3, 5), {"offsets": [0], "scale": 1.0}
+for call in (
+    lambda: choose_backend(BACKENDS, None, Problem.of(tensor, tensor, tensor), False).name,
+    lambda: str(attention(tensor, tensor, tensor, backend="native").shape),
+    lambda: str(native.decode_attention(tensor, tensor, tensor, torch.empty_like(tensor), **one)),
+    native.used_instruction_set,
+):
+    try:
+        print(call())
+    except ValueError as error:
+        print(error)
 """
 
 
-def run_with(isa: str) -> subprocess.CompletedProcess[str]:
-    import os
-
+def told_with(isa: str) -> list[str]:
     environment = {**os.environ, "HEADWISE_ISA": isa}
-    return subprocess.run([sys.executable, "-c", SETTINGS], env=environment, capture_output=True, text=True)
-
-
-def test_a_forced_instruction_set_is_used_and_a_wrong_one_named() -> None:
-    done = run_with("baseline")
+    done = subprocess.run([sys.executable, "-c", SETTINGS], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["baseline", "sdpa"]  # it runs by name, but it isn't the fastest
-    refused = run_with("mmx")
-    assert "HEADWISE_ISA: expected one of the instruction sets that were built" in refused.stderr
-    assert "got mmx" in refused.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_forced_instruction_set_is_used() -> None:
+    # It runs by name, but it isn't the fastest.
+    assert told_with("baseline") == ["sdpa", "torch.Size([1, 2, 3, 5])", "None", "baseline"]
+
+
+@pytest.mark.parametrize("isa", ["bogus", "AVX2", " "])
+def test_a_wrong_instruction_set_is_an_error_of_calls_in_the_words_of_the_kernels(isa: str) -> None:
+    expected = (
+        "HEADWISE_ISA: expected one of the instruction sets that were built and that this processor has "
+        f"({', '.join(instruction_sets())}), got {isa}"
+    )
+    assert told_with(isa) == [expected] * 4
+
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("queries", [1, 37])
+def test_no_call_on_a_cpu_goes_elsewhere_without_a_word(
+    dtype: torch.dtype, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever would have been chosen: every dtype, few and many queries, gradients, widths that kernels don't take."""
+    query, key, value = torch.randn(2, 6, queries, 5), torch.randn(2, 3, 41, 5), torch.randn(2, 3, 41, 5)
+    given = [tensor.to(dtype) for tensor in (query, key, value)]
+    wide = [torch.randn(1, 1, queries, 257, dtype=dtype)] * 3
+    leaves = [tensor.clone().requires_grad_() for tensor in given]
+    expected = attention(*given, backend="math")
+    monkeypatch.setattr(compiled, "_WRONG", "the wrong name")
+    monkeypatch.setattr(compiled, "INSTRUCTION_SET", None)  # as an import leaves it
+    calls: list[Any] = [
+        lambda backend: attention(*given, backend=backend),
+        lambda backend: attention(*leaves, softcap=3.0, backend=backend),
+        lambda backend: attention(*wide, backend=backend),
+        lambda backend: attention_with_lse(*given, backend=backend),
+        lambda backend: attention_with_statistics(*given, [], backend=backend),
+        lambda backend: head_statistics(*given[:2], [], backend=backend),
+        lambda backend: attention(*(tensor[:1] for tensor in wide), cu_seqlens=[0, queries], backend=backend),
+    ]
+    for call in calls:
+        for backend in (None, "native"):
+            with pytest.raises(compiled.InstructionSetError, match=r"^the wrong name$") as refused:
+                call(backend)
+            assert isinstance(refused.value, UserError)  # the command line prints its line
+            assert isinstance(refused.value, ValueError)
+        call("math")
+    assert torch.equal(attention(*given, backend="math"), expected)
+    attention(*given, backend="sdpa")
+    assert attention(*(tensor.to("meta") for tensor in given)).device.type == "meta"
+
+
+def test_caches_that_are_read_in_place_say_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = PagedCache(BlockPool(5, 4, 3, 5), 1).append(torch.randn(1, 3, 7, 5), torch.randn(1, 3, 7, 5))
+    monkeypatch.setattr(compiled, "_WRONG", "the wrong name")
+    monkeypatch.setattr(compiled, "INSTRUCTION_SET", None)
+    for backend in (None, "native"):
+        with pytest.raises(compiled.InstructionSetError, match=r"^the wrong name$"):
+            attend(torch.randn(1, 6, 7, 5), held, causal=True, backend=backend)

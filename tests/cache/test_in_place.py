@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -229,6 +230,41 @@ def test_a_part_of_before_a_change_is_refused(kind: str, change: str) -> None:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             look()
     assert torch.equal(looked_at.keys, kept)  # what was made is a copy
+
+
+@pytest.mark.parametrize("change", ["append", "rollback", "reorder", "select", "restore", "reset"])
+def test_a_part_whose_keys_were_read_stays_good(kind: str, change: str) -> None:
+    """As the refusal above advises."""
+    cache, query = KINDS[kind](torch.float32), queries(1, torch.float32)
+    cache.append(*tokens(9, torch.float32))
+    snapshot, (part,) = cache.snapshot(), cache.held()
+    whole = Held(part.kv_heads, part.keys.clone(), part.values.clone(), part.start, part.offset, None)
+    given: dict[str, Any] = {"append": tokens(1, torch.float32), "rollback": (1,), "restore": (snapshot,), "reset": ()}
+    getattr(cache, change)(*given.get(change, ([1, 0],)))
+    poison(cache)
+    assert torch.equal(attend(query, [part]), attend(query, [whole]))
+
+
+@pytest.mark.parametrize("change", ["append", "rollback"])
+def test_what_changes_nothing_leaves_parts_to_be_read_in_place(
+    kind: str, change: str, made_whole: list[Stored]
+) -> None:
+    cache, query = KINDS[kind](torch.float32), queries(1, torch.float32)
+    cache.append(*tokens(9, torch.float32))
+    (part,) = cache.held()
+    getattr(cache, change)(*(tokens(0, torch.float32) if change == "append" else (0,)))
+    assert torch.equal(attend(query, [part]), attend(query, cache.held()))
+    assert not made_whole
+
+
+def test_a_pickle_of_before_a_change_is_refused(kind: str) -> None:
+    cache = KINDS[kind](torch.float32)
+    cache.append(*tokens(9, torch.float32))
+    (part,) = cache.held()
+    cache.rollback(1)
+    for again in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(ValueError, match=r"^Held: expected a part that is read before its cache changes"):
+            again(part)
 
 
 def test_a_refused_append_changes_nothing() -> None:

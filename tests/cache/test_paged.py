@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.cache import BlockPool, CacheFullError, PagedCache
+from headwise.cache import BlockPool, CacheFullError, DenseCache, PagedCache
 
 B, G, D, DV, BLOCK = 2, 3, 7, 5, 4
 
@@ -322,3 +322,47 @@ def test_those_who_are_not_copied_hold_nothing_in_the_copy() -> None:
 def test_a_shallow_copy_of_a_pool_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^BlockPool: expected copy.deepcopy, got copy.copy; two pools can't deal"):
         copy.copy(make())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda pool: pool.holders(20), "holders: expected blocks from 0 to 19, got 20"),
+        (lambda pool: pool.holders(-1), "holders: expected blocks from 0 to 19, got -1"),
+        (lambda pool: pool.holders(True), "holders: expected blocks from 0 to 19, got True"),
+        (lambda pool: pool.hold([0, 99]), "hold: expected blocks from 0 to 19, got 99"),
+        (
+            lambda pool: pool.hold([0, 3]),
+            "hold: expected blocks with 1 or more holders, got block 3 with 0; take",
+        ),
+        (lambda pool: pool.drop([0, -20]), "drop: expected blocks from 0 to 19, got -20"),
+        (
+            lambda pool: pool.drop([0, 3]),
+            "drop: expected blocks with 1 or more holders, got block 3 with 0; take",
+        ),
+        (lambda pool: pool.drop([1, 0, 0]), "drop: expected blocks with 2 or more holders, got block 0 with 1; take"),
+        (lambda pool: pool.adopt([4, 20]), "adopt: expected blocks from 0 to 19, got 20"),
+        (lambda pool: pool.copy([0], [20]), "copy: expected blocks from 0 to 19, got 20"),
+        (lambda pool: pool.copy([-1], [0]), "copy: expected blocks from 0 to 19, got -1"),
+        (lambda pool: pool.take(-1, "me"), "take: expected count to be an integer of at least 0, got -1"),
+        (lambda pool: pool.take(1.0, "me"), "take: expected count to be an integer of at least 0, got 1.0"),
+        (lambda pool: pool.take(True, "me"), "take: expected count to be an integer of at least 0, got True"),
+    ],
+)
+def test_blocks_that_are_not_there_to_be_changed_are_refused(call: Callable[[BlockPool], Any], message: str) -> None:
+    pool = make()
+    cache = PagedCache(pool, B)
+    cache.append(*tokens(3))
+    before = list(pool._holders), list(pool._free), keys_of(cache).clone()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        call(pool)
+    assert (pool._holders, pool._free) == before[:2]
+    assert torch.equal(keys_of(cache), before[2])
+
+
+def test_what_is_no_pool_and_no_paged_cache_is_refused() -> None:
+    for given, name in ((None, "NoneType"), (DenseCache(1, G, 5, D), "DenseCache")):
+        with pytest.raises(TypeError, match=f"^PagedCache: expected pool to be a BlockPool, got {name}; build one fir"):
+            PagedCache(given, 1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"^share: expected a PagedCache of the same pool, got {name}$"):
+            PagedCache(make(), 1).share(given)  # type: ignore[arg-type]

@@ -150,3 +150,17 @@ def test_encoder_decoders(name, kind, beams):
         expected = model.generate(**source, **options, past_key_values=judge)
         assert model.generate(**source, **options, past_key_values=past).tolist() == expected.tolist()
         past.reset()
+
+
+@pytest.mark.parametrize("first", ["in inference mode", "outside"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_in_and_outside_of_inference_mode(kind, first):
+    """Memory is made by whichever comes first, and serves both."""
+    name = "deepseek_v3" if kind == "latent" else "gemma2"
+    past, bits = headwise_cache(model_of(name), CAPACITY, **KINDS[kind]), {"int8": 8, "int4": 4}.get(kind)
+    for inside in (True, False) if first == "in inference mode" else (False, True):
+        for way in ("greedy", "beams"):
+            past.reset()
+            with torch.inference_mode(inside):
+                answer = generate(model_of(name), name, way, past)
+            assert answer == expected_tokens(name, way, bits)

@@ -255,3 +255,14 @@ def test_layers_without_keys_of_their_own_have_no_cache():
     past.crop(-1)
     assert past.get_seq_length() == 2
     assert past.nbytes_logical == 2 * 2 * 2 * 10 * 4
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_shallow_copy_is_refused(name):
+    """It would hold the same layers, and each would write over the other's tokens."""
+    model = model_of(name) if name == "llama" else tiny.T5()
+    past = headwise_cache(model, 5)
+    for one in (past, getattr(past, "self_attention_cache", past).layers[0]):
+        message = f"{type(one).__name__}: expected copy.deepcopy, got copy.copy; two caches can't write the same memory"
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            copy.copy(one)

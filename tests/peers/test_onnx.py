@@ -265,7 +265,9 @@ def through_cache(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     capacity, value_width = earlier + call.key.shape[2], call.value.shape[3]
     cache = DenseCache(batch, kv_heads, capacity, width, value_width, dtype=call.query.dtype)
     cache.append(*call.past)
-    result = attend(call.query, cache.append(call.key, call.value), **call.without("offset").options)
+    # ONNX has cases with other numbers of queries than of new keys, the first of which stand at the same position.
+    held = [part._replace(queries=None) for part in cache.append(call.key, call.value)]
+    result = attend(call.query, held, **call.without("offset").options)
     return cache.keys, cache.values, join_heads(result) if call.flat else result
 
 

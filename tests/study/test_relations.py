@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -125,11 +126,28 @@ WRONG = {
     ),
     "mask of another length": (
         lambda: Keys(SEQUENCE > 4, "delimiter").keys(all_queries(5), 5),
-        "Keys 'delimiter': expected a boolean mask over 5 keys, got torch.bool of shape [1, 6]",
+        "Keys 'delimiter': expected a mask over 5 keys, got shape [1, 6]; they are those of the whole key sequence",
     ),
-    "mask of numbers": (
-        lambda: Keys(SEQUENCE, "delimiter").keys(all_queries(6), 6),
-        "Keys 'delimiter': expected a boolean mask over 6 keys, got torch.int64 of shape [1, 6]",
+    "mask of three axes": (
+        lambda: Keys(SEQUENCE[None] > 4),
+        "Keys 'keys': expected mask [S] or [B, S], got shape [1, 1, 6]",
+    ),
+    "label without an axis": (
+        lambda: Target(SEQUENCE[0, 0]),
+        "Target 'target': expected labels [S] or [B, S], got shape []",
+    ),
+    "distance beyond any": (
+        lambda: Offset(-(2**62) - 1),
+        "Offset: expected distance of at most 2**62 places, got -4611686018427387905",
+    ),
+    "shift beyond any": (
+        lambda: Match(2**70, SEQUENCE),
+        "Match: expected shift of at most 2**62 places, got 1180591620717411303424",
+    ),
+    "documents that end elsewhere": (
+        lambda: Match(1, SEQUENCE, cu_seqlens=[0, 5]),
+        "cu_seqlens: expected running totals from 0 to 6 (the queries), got [0, 5]; entry n is where document n "
+        "starts, the last one where the last document ends",
     ),
     "labels of another length": (
         lambda: Target(SEQUENCE, "head").keys(all_queries(5), 5),
@@ -142,3 +160,92 @@ WRONG = {
 def test_what_does_not_fit_is_refused(make, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         make()
+
+
+WRONG_KINDS = {
+    "distance 1.5": (lambda: Offset(1.5), "Offset: expected distance as a whole number of places, got 1.5"),
+    "distance of letters": (lambda: Offset("a"), "Offset: expected distance as a whole number of places, got 'a'"),
+    "distance True": (lambda: Offset(True), "Offset: expected distance as a whole number of places, got True"),
+    "distance in a float tensor": (
+        lambda: Offset(torch.tensor(1.0)),
+        "Offset: expected distance as a whole number of places, got Tensor",
+    ),
+    "no distance": (lambda: Offset(None), "Offset: expected distance as a whole number of places, got NoneType"),
+    "shift 0.5": (lambda: Match(0.5, SEQUENCE), "Match: expected shift as a whole number of places, got 0.5"),
+    "tokens in a list": (
+        lambda: Match(1, [[1, 2]]),
+        "Match: expected tokens [B, S] as a tensor of integers, got list; make one with torch.tensor",
+    ),
+    "tokens of floats": (
+        lambda: Match(1, SEQUENCE.float()),
+        "Match: expected tokens [B, S] as a tensor of integers, got torch.float32; make one with torch.tensor",
+    ),
+    "tokens of booleans": (
+        lambda: Match(1, SEQUENCE > 4),
+        "Match: expected tokens [B, S] as a tensor of integers, got torch.bool; make one with torch.tensor",
+    ),
+    "documents of floats": (
+        lambda: Match(1, SEQUENCE, cu_seqlens=[0, 2.5, 6]),
+        "cu_seqlens: expected integers, got torch.float32; cast with .int()",
+    ),
+    "labels in a list": (
+        lambda: Target([1, 2], "head"),
+        "Target 'head': expected labels [S] or [B, S] as a tensor of integers, got list; make one with torch.tensor",
+    ),
+    "labels of floats": (
+        lambda: Target(torch.full((6,), 1.7)),
+        "Target 'target': expected labels [S] or [B, S] as a tensor of integers, got torch.float32; "
+        "make one with torch.tensor",
+    ),
+    "mask of numbers": (
+        lambda: Keys(SEQUENCE, "delimiter"),
+        "Keys 'delimiter': expected a tensor of booleans, True for its keys, got torch.int64",
+    ),
+    "mask in a list": (
+        lambda: Keys([True, False]),
+        "Keys 'keys': expected a tensor of booleans, True for its keys, got list",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "text"), WRONG_KINDS.values(), ids=WRONG_KINDS)
+def test_what_is_of_another_kind_is_refused_at_once(make, text):
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        make()
+
+
+def test_whole_numbers_of_every_kind_are_taken():
+    for two in (2, np.int16(2), torch.tensor(2)):
+        assert Offset(two) == Offset(2)
+        assert type(Offset(two).distance) is type(Match(two, SEQUENCE).shift) is int
+    expected = key_sets(Match(1, SEQUENCE).keys(all_queries(6), 6))
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        assert key_sets(Match(1, SEQUENCE.to(dtype)).keys(all_queries(6), 6)) == expected
+        assert key_sets(Target(SEQUENCE.to(dtype) - 3).keys(all_queries(6), 6))[0][0] == {0}
+    for far in (2**62, -(2**62)):
+        assert key_sets(Offset(far).keys(all_queries(3), 3)) == [[set(), set(), set()]]
+    assert key_sets(Match(2**62, SEQUENCE).keys(all_queries(6), 6)) == [[set()] * 6]
+
+
+@pytest.mark.parametrize("ids", [
+    [2**62, -(2**62) - 1, 2**62, 5, 6, 5],
+    [2**63 - 1, -(2**63), 2**63 - 1, -1, 0, -1],
+    [-(2**63), 2**63 - 2, -(2**63), -2, -1, -2],
+    [-7, -8, -7, -9, -10, -9],
+    [0, 1, 0, 3, 2, 3],
+])  # fmt: skip
+def test_tokens_are_told_apart_by_their_ids_whatever_these_are(ids):
+    tokens = torch.tensor([ids])
+    assert key_sets(Match(0, tokens).keys(all_queries(6), 6)) == [[{2}, set(), {0}, {5}, set(), {3}]]
+    assert key_sets(Match(1, tokens).keys(all_queries(6), 6)) == [[{3}, set(), {1}, set(), set(), {4}]]
+    form = Match(0, tokens).form(all_queries(6), 6)
+    assert min(form.query_ids.min(), form.key_ids.min()) >= 0  # negative ones mean none
+    two = torch.tensor([ids, ids[::-1]])  # one set of ids for all sequences
+    assert key_sets(Match(0, two).keys(all_queries(6), 6))[1] == [{2}, set(), {0}, {5}, set(), {3}]
+
+
+def test_the_first_token_of_a_document_follows_no_copy():
+    packed = torch.full((1, 6), -(2**63))
+    for bounds in ([0, 2, 6], torch.tensor([0, 2, 6], dtype=torch.int32)):
+        found = key_sets(Match(1, packed, cu_seqlens=bounds).keys(all_queries(6), 6))
+        assert found == [[{3, 4, 5}, {1, 3, 4, 5}, {1, 4, 5}, {1, 3, 5}, {1, 3, 4}, {1, 3, 4, 5}]]

@@ -5,7 +5,6 @@ Symbols: ``B`` batch, ``L`` query length, ``S`` key length, ``H`` query heads, `
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -15,19 +14,54 @@ from torch import Tensor
 
 from headwise.attention.masks import FAR, UNBOUNDED, Span
 from headwise.attention.problem import Problem
-from headwise.native import decode_attention, instruction_sets, is_built, prefill_attention
+from headwise.errors import UserError
+from headwise.native import decode_attention, is_built, prefill_attention, used_instruction_set
 from headwise.native_caches import Segment, decode_segments
 
-__all__ = ["INSTRUCTION_SET", "WIDEST", "call_options", "dense", "forward", "forward_in_place", "has_many_rows"]
+__all__ = [
+    "INSTRUCTION_SET",
+    "WIDEST",
+    "InstructionSetError",
+    "call_options",
+    "check_instruction_set",
+    "dense",
+    "forward",
+    "forward_in_place",
+    "has_many_rows",
+]
 
-# What the kernels use here, None where they weren't built. Settled once: a graph that is being compiled can't ask.
-INSTRUCTION_SET = (os.environ.get("HEADWISE_ISA") or instruction_sets()[-1]) if is_built() else None
+
+class InstructionSetError(UserError, ValueError):
+    """The environment variable ``HEADWISE_ISA`` names no instruction set that was built and that is here."""
+
+
+def _settled() -> tuple[str | None, str | None]:
+    """The instruction set whose kernels are used, or what is wrong with the one that was asked for."""
+    try:
+        return (used_instruction_set() if is_built() else None), None
+    except ValueError as error:
+        return None, str(error)
+
+
+# What the kernels use here, None where they weren't built. Settled once: a graph that is being compiled can't ask. An
+# import must not fail over what is wrong with it, so a call does.
+INSTRUCTION_SET, _WRONG = _settled()
 WIDEST = 256  # elements of a key or a value that the kernels take
 # Queries times heads of a group from which on tiles are faster than reading each key once. Measured at 4,096 keys, 32/8
 # heads of width 128, on one thread: equal at 32 rows, 1.2 (float32) to 1.5 times (bfloat16) as fast at 64.
 PREFILL_ROWS = 32
 
 _ALL = -1  # a window without a bound
+
+
+def check_instruction_set(device: torch.device) -> None:
+    """Refuse to choose a backend on a CPU whose kernels were asked for by a name that none of them has.
+
+    Raises:
+        InstructionSetError: ``HEADWISE_ISA`` names no instruction set that is here.
+    """
+    if _WRONG is not None and device.type == "cpu":
+        raise InstructionSetError(_WRONG)
 
 
 def forward(problem: Problem, need_lse: bool = True) -> tuple[Tensor, Tensor | None]:

@@ -16,6 +16,7 @@ from headwise.attention.compiled import call_options, dense
 from headwise.attention.forms import EqualIds, RelationForm, SingleKey
 from headwise.attention.problem import Problem
 from headwise.attention.reduction import Fields
+from headwise.attention.relation_checks import form_of, has_form
 from headwise.native_statistics import Results
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def refusal(relations: Sequence[Relation]) -> str | None:
     """Why the kernels can't read these relations, or None if they can."""
     if torch.compiler.is_compiling():
         return "a graph that is being compiled can't follow its statistics"
-    formless = [relation.name for relation in relations if not hasattr(relation, "form")]
+    formless = [relation.name for relation in relations if not has_form(relation)]
     return f"relation {formless[0]!r} has no form that it knows" if formless else None
 
 
@@ -71,7 +72,8 @@ def _run(
 def _forms(problem: Problem, relations: Sequence[Relation], first_key: int, key_length: int) -> list[RelationForm]:
     queries = problem.positions(0, problem.query_length) + first_key
     reached = (first_key, first_key + problem.key_length)
-    return [relation.form(queries, key_length).within(*reached) for relation in relations]  # type: ignore[attr-defined]
+    asked = (queries, problem.batch_size, key_length)
+    return [form_of(relation, *asked).within(*reached) for relation in relations]
 
 
 def _told(form: RelationForm) -> tuple[Any, ...]:

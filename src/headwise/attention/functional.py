@@ -136,6 +136,9 @@ def attention_with_lse(
 ) -> AttentionOutput:
     """As :func:`attention`, with the log-sum-exp of every row; both outputs carry gradients.
 
+    Parts of the keys are joined by :func:`headwise.attention.merge`. Give it the ``sinks`` then and none of them here:
+    every part would count them again, except for a query that sees none of its keys, whose part is left out with them.
+
     Returns:
         Output ``[B, H, L, Dv]`` and LSE ``[B, H, L]`` in nats, see :class:`AttentionOutput`.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headwise.attention.blocks import cut
 from headwise.attention.masks import Reach, is_cheap_to_look_at
+from headwise.attention.validation import holds_integers
 
 if TYPE_CHECKING:
     from headwise.attention.problem import Problem
@@ -129,7 +130,7 @@ def _bounds_tensor(given: object) -> Tensor:
             f"cu_seqlens: expected a tensor or list of running totals, or a pair of these, got {type(given).__name__}"
         )
     bounds = given if isinstance(given, Tensor) else torch.tensor(given, dtype=None if len(given) else torch.long)
-    if bounds.dtype.is_floating_point or bounds.dtype.is_complex or bounds.dtype == torch.bool:
+    if not holds_integers(bounds):
         raise TypeError(f"cu_seqlens: expected integers, got {bounds.dtype}; cast with .int()")
     if bounds.dim() != 1 or bounds.numel() < 2:
         raise ValueError(

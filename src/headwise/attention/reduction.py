@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headwise.attention.blocks import Workspace
 from headwise.attention.problem import Problem
+from headwise.attention.relation_checks import keys_of
 from headwise.attention.softmax import Softmax, softmax_with_sink
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _block(
         "distance": _mean_distance(weights, positions - low),
     }
     reached = slice(first_key + low, first_key + high)
-    sets = [relation.keys(positions + first_key, key_length)[..., reached] for relation in relations]
+    asked = (positions + first_key, problem.batch_size, key_length)
+    sets = [keys_of(relation, *asked)[..., reached] for relation in relations]
     part.update(_masses(weights, visible, sets))
     return part
 

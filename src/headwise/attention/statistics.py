@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,14 +23,17 @@ from headwise.attention import compiled_statistics, reduction
 from headwise.attention.backends import BACKENDS, choose_backend
 from headwise.attention.backends.table import wants_gradient
 from headwise.attention.compiled import has_many_rows
-from headwise.attention.functional import attention
+from headwise.attention.functional import attention, attention_weights
 from headwise.attention.precision import full_precision
 from headwise.attention.problem import Problem
 from headwise.attention.reduction import Fields
+from headwise.attention.relation_checks import check_relations
 
 __all__ = ["AttentionReading", "HeadStatistics", "Relation", "attention_with_statistics", "head_statistics"]
 
 _MEANS = ("entropy", "largest", "distance", "lse")
+_NAMED_ONLY = Parameter.KEYWORD_ONLY
+_VISIBILITY = tuple(name for name, one in signature(attention_weights).parameters.items() if one.kind is _NAMED_ONLY)
 
 
 class Relation(Protocol):
@@ -35,7 +41,8 @@ class Relation(Protocol):
 
     Concrete relations (``Offset``, ``Match``, ``Keys``, ``Target``) live in ``headwise.study.relations``; anything with
     a ``name`` and a ``keys`` method serves. With a method ``form(queries, key_length)`` as well, which says the same in
-    one of the forms of :mod:`headwise.attention.forms`, the compiled kernels can read it.
+    one of the forms of :mod:`headwise.attention.forms`, the compiled kernels can read it. What they give is held to
+    the shapes and dtypes told here.
     """
 
     @property
@@ -151,17 +158,19 @@ def head_statistics(
         HeadStatistics, see there for shapes and units.
 
     Raises:
-        ValueError: two relations share a name, the arguments of the attention do not fit together, or the named
-            backend can't do what is asked.
+        TypeError: there is no argument of that name, or something isn't a relation or gives no booleans.
+        ValueError: two relations share a name, a relation gives another shape than asked for, the arguments of the
+            attention do not fit together, or the named backend can't do what is asked.
     """
-    names = _names(relations)
+    relations = check_relations("head_statistics", relations)
+    _check_options("head_statistics", max_block_bytes, visibility)
     with torch.no_grad(), full_precision(query.device):
         problem = Problem.of(query, key, **visibility)
         parts = [
             _document(document, relations, first_key, problem.key_length, max_block_bytes, backend)
             for document, first_key in zip(problem.documents(), problem.document_bounds()[1], strict=False)
         ]
-        return _joined(names, parts, problem)
+        return _joined(relations, parts, problem)
 
 
 class AttentionReading(NamedTuple):
@@ -192,7 +201,8 @@ def attention_with_statistics(
     so are the results, to the bit: few queries per key, which are decoded otherwise, are read in a pass of their own.
     The output carries gradients, the statistics do not.
     """
-    names = _names(relations)
+    relations = check_relations("attention_with_statistics", relations)
+    _check_options("attention_with_statistics", max_block_bytes, visibility)
     problem = Problem.of(query, key, value, **visibility)
     together = value is not None and all(
         _is_native(part, relations, backend) and has_many_rows(part) for part in problem.documents()
@@ -209,14 +219,23 @@ def attention_with_statistics(
             for document, first_key in zip(problem.documents(), problem.document_bounds()[1], strict=False)
         ]
     outputs, fields = zip(*parts, strict=True)
-    return AttentionReading(torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0], _joined(names, fields, problem))
+    return AttentionReading(
+        torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0], _joined(relations, fields, problem)
+    )
 
 
-def _names(relations: Sequence[Relation]) -> tuple[str, ...]:
-    names = tuple(relation.name for relation in relations)
-    if len(set(names)) != len(names):
-        raise ValueError(f"head_statistics: relations need names of their own, got {', '.join(names)}")
-    return names
+def _check_options(operation: str, max_block_bytes: Any, visibility: dict[str, Any]) -> None:
+    for name in visibility:
+        if name not in _VISIBILITY:
+            close = [f"; did you mean {one}?" for one in get_close_matches(name, _VISIBILITY, n=1, cutoff=0.7)]
+            told = ", ".join(_VISIBILITY)
+            raise TypeError(f"{operation}: expected arguments of attention ({told}), got {name}{''.join(close)}")
+    if max_block_bytes is None:
+        return
+    if not isinstance(max_block_bytes, Integral) or isinstance(max_block_bytes, bool):
+        raise TypeError(f"{operation}: expected max_block_bytes as a whole number or None, got {max_block_bytes!r}")
+    if max_block_bytes < 1:
+        raise ValueError(f"{operation}: expected max_block_bytes of 1 or more, or None, got {max_block_bytes}")
 
 
 def _is_native(problem: Problem, relations: Sequence[Relation], backend: str | None) -> bool:
@@ -245,9 +264,10 @@ def _document(
     return reduction.reduced(problem, relations, first_key, key_length, max_block_bytes)
 
 
-def _joined(names: tuple[str, ...], parts: Sequence[Fields], problem: Problem) -> HeadStatistics:
+def _joined(relations: Sequence[Relation], parts: Sequence[Fields], problem: Problem) -> HeadStatistics:
     fields = {field: torch.cat([part[field] for part in parts], dim=-1) for field in parts[0]}
     batch, length = problem.batch_size, problem.query_length
+    names = tuple(relation.name for relation in relations)
     for field in ("uniform", "informative"):
         fields[field] = fields[field].expand(len(names), batch, -1, length)
     fields["seeing"] = fields["seeing"].expand(batch, -1, length)

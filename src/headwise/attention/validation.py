@@ -79,6 +79,11 @@ def _check_heads(heads: int, kv_heads: int) -> None:
         )
 
 
+def holds_integers(tensor: Tensor) -> bool:
+    """Whether its dtype is one of whole numbers; booleans are none."""
+    return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool)
+
+
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Refuse a tensor that lives elsewhere than the query does."""
     if tensor.device != device:
@@ -154,7 +159,7 @@ def check_positions(
     if numbers is None:
         return None
     tensor = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, device=device)
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+    if not holds_integers(tensor):
         raise TypeError(f"{name}: expected integers, got {tensor.dtype}; cast with .long()")
     if tuple(tensor.shape) != (batch,):
         raise ValueError(f"{name}: expected shape [{batch}], one number per sequence, got {shape_text(tensor)}")

@@ -47,7 +47,8 @@ def attend(
     """Attention of new queries over what :meth:`KeyValueCache.append` handed out for them.
 
     Args:
-        query: ``[B, H, L, D]``, the queries of the appended tokens, in the same order.
+        query: ``[B, H, L, D]``, the queries of the appended tokens, all of them in the same order. Over what ``held()``
+            gave, any number of queries, the first of which stands behind the last token.
         held: the parts, as ``append`` returned them; together they hold each of ``G`` KV heads once, and ``G`` divides
             ``H``.
         mask: booleans that broadcast to ``[B, H, L, length]``, True = may attend; column ``j`` is the token at
@@ -63,7 +64,8 @@ def attend(
         ``[B, H, L, Dv]``.
 
     Raises:
-        ValueError: the parts and the heads don't fit together, or a mask or bias has another number of columns.
+        ValueError: the parts and the heads don't fit together, there are more or fewer queries than tokens were
+            appended, or a mask or bias has another number of columns.
         TypeError, ValueError: as :func:`headwise.attention.attention`.
     """
     shares = _Shares(query, held, mask=mask, bias=bias, causal=causal, window=window)
@@ -203,6 +205,12 @@ def _query_heads(query: Tensor, held: Sequence[Held]) -> list[tuple[int, ...]]:
             f"query: expected a head count that {len(kv_heads)} KV heads divide, got {query.shape[1]}; query head h "
             "reads KV head h // (heads / KV heads)"
         )
+    for part in held:
+        if part.queries is not None and part.queries != query.shape[2]:
+            raise ValueError(
+                f"query: expected {part.queries} queries, one for each token of the append, got {query.shape[2]}; pass "
+                "the queries of all of them, or append those tokens by themselves whose queries you need"
+            )
     R = query.shape[1] // len(kv_heads)
     return [tuple(head * R + member for head in part.kv_heads for member in range(R)) for part in held]
 

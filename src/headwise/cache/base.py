@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.cache.copies import DeepCopies
 from headwise.cache.counts import (
     Counts,
     check_tokens,
@@ -53,7 +54,7 @@ class Snapshot:
         return f"<snapshot of a {self._kind.__name__} with lengths {list(self.lengths)}>"
 
 
-class BaseCache(ABC):
+class BaseCache(DeepCopies, ABC):
     """Counts and checks of a cache; see :class:`~headwise.cache.KeyValueCache` for what the methods promise.
 
     Args:
@@ -150,13 +151,16 @@ class BaseCache(ABC):
                 "the leading tokens that are real"
             )
         after = tuple(count + more for count, more in zip(self._counts, new, strict=True))
-        self._changes += 1
+        changes = 1 if max(new) else 0
+        self._changes += changes
         try:
             held = self._store([tensor.detach() for tensor, _ in named.values()], new, after)
         except CacheFullError:
-            self._changes -= 1  # it is as it was
+            self._changes -= changes  # it is as it was
             raise
         self._counts = after
+        for part in held:
+            part.queries = tokens
         return held
 
     def held(self) -> tuple[Held, ...]:
@@ -171,6 +175,8 @@ class BaseCache(ABC):
             ValueError: more than are held, a negative number, or more than the cache can take back. Nothing changes.
         """
         after = self._after_rollback(tokens)
+        if after == self._counts:
+            return
         self._changes += 1
         self._forget(after)
         self._counts = after
@@ -246,10 +252,10 @@ class BaseCache(ABC):
         self._changes += 1
         self._counts = (0,) * self.batch_size
 
-    def _refuse_to_forget(self, after: Counts) -> None:  # noqa: B027
+    def _refuse_to_forget(self, after: Counts) -> None:
         """Raise where sequences can't become so short any more."""
 
-    def _forget(self, after: Counts) -> None:  # noqa: B027
+    def _forget(self, after: Counts) -> None:
         """Prepare for shorter sequences."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.cache.base import BaseCache
-from headwise.cache.counts import Counts, check_sizes
+from headwise.cache.counts import Counts, check_dtype, check_sizes
 from headwise.cache.held import Held
 from headwise.cache.planes import Planes
 
@@ -76,6 +76,7 @@ class DenseCache(PlaneCache):
         device: default PyTorch's default device.
 
     Raises:
+        TypeError: ``dtype`` is no floating one that attention knows.
         ValueError: a size is no positive integer.
     """
 
@@ -93,6 +94,7 @@ class DenseCache(PlaneCache):
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         sizes = {"batch_size": batch_size, "num_kv_heads": num_kv_heads, "capacity": capacity}
         check_sizes("DenseCache", sizes | {"head_dim": head_dim, "value_head_dim": value_head_dim})
+        check_dtype("DenseCache", dtype)
         super().__init__(batch_size, num_kv_heads, head_dim, value_head_dim)
         widths = [(head_dim, dtype), (value_head_dim, dtype)]
         self._planes = Planes.empty((batch_size, num_kv_heads, capacity), widths, device)

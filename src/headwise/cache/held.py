@@ -98,9 +98,11 @@ class Held:
             is memory that must not be read: it may be NaN. With windows, older tokens than a sequence can see may lie
             before; the window hides them.
         stored: keys and values as they lie in the cache, or None where they are ``keys`` and ``values``.
+        queries: how many tokens the append brought that handed this out, padding included: so many queries run over
+            it. None where no append did, and any number may.
     """
 
-    __slots__ = ("_keys", "_values", "key_lengths", "kv_heads", "offset", "start", "stored")
+    __slots__ = ("_keys", "_values", "key_lengths", "kv_heads", "offset", "queries", "start", "stored")
 
     def __init__(
         self,
@@ -111,9 +113,10 @@ class Held:
         offset: int | Tensor,
         key_lengths: Tensor | None,
         stored: Stored | None = None,
+        queries: int | None = None,
     ) -> None:
         self.kv_heads, self.start, self.offset, self.key_lengths = kv_heads, start, offset, key_lengths
-        self._keys, self._values, self.stored = keys, values, stored
+        self._keys, self._values, self.stored, self.queries = keys, values, stored, queries
 
     @property
     def keys(self) -> Tensor:
@@ -136,6 +139,11 @@ class Held:
         """``n``, of the longest sequence."""
         return self.keys.shape[2] if self.stored is None else self.stored.shape[2]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether keys and values are there as tensors, given or made already."""
+        return self._keys is not None
+
     def _make_whole(self) -> None:
         assert self.stored is not None  # else both were given
         self._keys, self._values = self.stored.whole()
@@ -146,7 +154,11 @@ class Held:
     def _replace(self, **changes: Any) -> Held:
         """The same with other fields, as named tuples have it; keys and values are tensors then."""
         names = ("kv_heads", "keys", "values", "start", "offset", "key_lengths")
-        return Held(**(dict(zip(names, self._fields(), strict=True)) | changes))
+        return Held(**(dict(zip(names, self._fields(), strict=True)) | {"queries": self.queries} | changes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # How to read what lies in a cache can't leave it; copies and pickles take the tensors.
+        return Held, (*self._fields(), None, self.queries)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._fields())

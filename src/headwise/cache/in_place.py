@@ -32,7 +32,10 @@ def attend_in_place(query: Tensor, part: Held, options: dict[str, Any], backend:
         TypeError, ValueError: as :func:`headwise.attention.attention`; or the cache has changed since.
     """
     stored = part.stored
-    if stored is None or not stored.is_readable or backend not in (None, NATIVE.name) or torch.compiler.is_compiling():
+    # Keys that were made once are there, and stay right when the cache changes; what they were made of does not.
+    if stored is None or part.is_whole or not stored.is_readable:
+        return None
+    if backend not in (None, NATIVE.name) or torch.compiler.is_compiling():
         return None
     problem = Problem.of(query, *stored.stand_ins(), **options)
     if not _is_for_kernels(problem, named=backend is not None):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.cache.counts import Counts, check_sizes
+from headwise.cache.counts import Counts, check_dtype, check_sizes
 from headwise.cache.dense import PlaneCache
 from headwise.cache.held import Held
 from headwise.cache.planes import Planes
@@ -36,6 +36,7 @@ class LatentCache(PlaneCache):
         device: default PyTorch's default device.
 
     Raises:
+        TypeError: ``dtype`` is no floating one that attention knows.
         ValueError: a size is no positive integer.
     """
 
@@ -51,6 +52,7 @@ class LatentCache(PlaneCache):
     ) -> None:
         sizes = {"batch_size": batch_size, "capacity": capacity}
         check_sizes("LatentCache", sizes | {"latent_dim": latent_dim, "rotary_dim": rotary_dim})
+        check_dtype("LatentCache", dtype)
         super().__init__(batch_size, 1, latent_dim + rotary_dim, latent_dim)
         self._planes = Planes.empty((batch_size, 1, capacity), [(latent_dim + rotary_dim, dtype)], device)
 

@@ -15,7 +15,8 @@ from headwise.cache.base import BaseCache
 from headwise.cache.counts import Counts, check_sizes, read_index
 from headwise.cache.held import Held
 from headwise.cache.planes import token_index
-from headwise.cache.pool import BlockPool, BlockTables
+from headwise.cache.pool import BlockPool
+from headwise.cache.tables import BlockTables
 from headwise.native_caches import Segment
 
 __all__ = ["PagedCache"]
@@ -41,10 +42,13 @@ class PagedCache(BaseCache):
         batch_size: ``B``.
 
     Raises:
+        TypeError: ``pool`` is no :class:`BlockPool`.
         ValueError: ``batch_size`` is no positive integer.
     """
 
     def __init__(self, pool: BlockPool, batch_size: int) -> None:
+        if not isinstance(pool, BlockPool):
+            raise TypeError(f"PagedCache: expected pool to be a BlockPool, got {type(pool).__name__}; build one first")
         check_sizes("PagedCache", {"batch_size": batch_size})
         keys, values = pool.planes.tensors
         super().__init__(batch_size, keys.shape[1], keys.shape[3], values.shape[3])
@@ -87,8 +91,11 @@ class PagedCache(BaseCache):
             into: which sequences of this cache; default all.
 
         Raises:
+            TypeError: ``other`` is no paged cache.
             ValueError: the pools differ, a number is out of range, or a sequence isn't empty. Nothing changes.
         """
+        if not isinstance(other, PagedCache):
+            raise TypeError(f"share: expected a PagedCache of the same pool, got {type(other).__name__}")
         into = read_index("share", range(self.batch_size) if into is None else into, self.batch_size)
         if other.pool is not self._pool:
             raise ValueError("share: expected a cache of the same pool, got one of another; blocks can't leave theirs")

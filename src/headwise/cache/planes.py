@@ -8,7 +8,8 @@ Axes: ``B`` batch, ``T`` new tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from torch import Tensor
 from headwise.cache.counts import Counts, is_uniform
 from headwise.native_caches import Memory
 
-__all__ = ["Planes", "pick", "token_index"]
+__all__ = ["Planes", "lasting", "pick", "token_index"]
+
+Made = TypeVar("Made")
 
 _MOST_STRETCHES = 16
 _BITS = {torch.int8: 8, torch.uint8: 4}  # of a code, by what holds it
@@ -42,7 +45,15 @@ class Planes:
     ) -> Planes:
         """Memory of ``shape = (B, heads, slots)`` with a (width, dtype) for each tensor."""
         # Unwritten memory is left as it is: nobody reads it, so nobody pays for zeros.
-        return cls([torch.empty(*shape, width, dtype=dtype, device=device) for width, dtype in kinds])
+        return cls(lasting(lambda: [torch.empty(*shape, width, dtype=dtype, device=device) for width, dtype in kinds]))
+
+    def __getstate__(self) -> tuple[Tensor, ...]:
+        return self.tensors
+
+    def __setstate__(self, tensors: tuple[Tensor, ...]) -> None:
+        # A copy or a pickle that is read in inference mode is made of tensors that only that mode may write.
+        self.tensors = tuple(lasting(tensor.clone) if tensor.is_inference() else tensor for tensor in tensors)
+        self._memory = None
 
     @property
     def slots(self) -> int:
@@ -127,7 +138,7 @@ class Planes:
         )
         chosen = [tensor[:, :, :used].index_select(0, sources) for tensor in self.tensors]
         if not same_size:
-            self.tensors = tuple(tensor.new_empty(len(index), *tensor.shape[1:]) for tensor in self.tensors)
+            self._allocate(len(index))
         for tensor, part in zip(self.tensors, chosen, strict=True):
             tensor[:, :, :used].index_copy_(0, rows, part)
 
@@ -138,10 +149,23 @@ class Planes:
     def paste(self, copied: Sequence[Tensor]) -> None:
         """Be as at the time of the copy, batch size included."""
         if copied[0].shape[0] != self.tensors[0].shape[0]:
-            batch = copied[0].shape[0]
-            self.tensors = tuple(tensor.new_empty(batch, *tensor.shape[1:]) for tensor in self.tensors)
+            self._allocate(copied[0].shape[0])
         for view, part in zip(self.views(0, copied[0].shape[2]), copied, strict=True):
             view.copy_(part)
+
+    def _allocate(self, batch: int) -> None:
+        """Memory for another batch size, with nothing in it."""
+        old = self.tensors
+        self.tensors = lasting(lambda: tuple(tensor.new_empty(batch, *tensor.shape[1:]) for tensor in old))
+
+
+def lasting(make: Callable[[], Made]) -> Made:
+    """What ``make`` gives, as tensors that can be written at any time: those of inference mode can only there."""
+    # A graph that is being compiled can't ask, and makes nothing that outlives a step.
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return make()
+    with torch.inference_mode(False):
+        return make()
 
 
 def _memory_of(first: Tensor, second: Tensor, *others: Tensor) -> Memory:

@@ -10,18 +10,17 @@ Axes: ``B`` batch, ``G`` KV heads, ``D`` head dim, ``Dv`` value head dim.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from headwise.cache.counts import check_sizes
+from headwise.cache.counts import check_dtype, check_sizes
 from headwise.cache.planes import Planes
 from headwise.cache.protocol import CacheFullError
 
-__all__ = ["BlockPool", "BlockTables"]
+__all__ = ["BlockPool"]
 
 
 class BlockPool:
@@ -40,6 +39,7 @@ class BlockPool:
         device: default PyTorch's default device.
 
     Raises:
+        TypeError: ``dtype`` is no floating one that attention knows.
         ValueError: a size is no positive integer.
     """
 
@@ -57,6 +57,7 @@ class BlockPool:
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         sizes = {"num_blocks": num_blocks, "block_size": block_size, "num_kv_heads": num_kv_heads}
         check_sizes("BlockPool", sizes | {"head_dim": head_dim, "value_head_dim": value_head_dim})
+        check_dtype("BlockPool", dtype)
         # A block takes the place of a sequence: [blocks, G, block_size, width].
         kinds = [(head_dim, dtype), (value_head_dim, dtype)]
         self.planes = Planes.empty((num_blocks, num_kv_heads, block_size), kinds, device)
@@ -97,7 +98,12 @@ class BlockPool:
         return self.block_size * self.planes.token_nbytes
 
     def holders(self, block: int) -> int:
-        """How many hold a block."""
+        """How many hold a block.
+
+        Raises:
+            ValueError: there is no such block.
+        """
+        self._check_numbers("holders", (block,))
         return self._holders[block]
 
     def take(self, count: int, who: str) -> list[int]:
@@ -105,7 +111,10 @@ class BlockPool:
 
         Raises:
             CacheFullError: there are fewer; none is taken then.
+            ValueError: ``count`` is no integer of at least 0.
         """
+        if type(count) is not int or count < 0:  # the usual case costs no more than this
+            check_sizes("take", {"count": count}, least=0)
         if count > len(self._free):
             raise CacheFullError(
                 f"{who}: expected to need at most {self.num_free} blocks (those that are free of {self.num_blocks} in "
@@ -114,27 +123,63 @@ class BlockPool:
             )
         # One by one: a cache that is collected meanwhile puts its blocks on the same pile.
         taken = [self._free.pop() for _ in range(count)]
-        self.hold(taken)
+        self._add_holders(taken)
         return taken
 
     def hold(self, blocks: Iterable[int]) -> None:
-        """One more holder for each of some blocks."""
-        for block in blocks:
-            self._holders[block] += 1
+        """One more holder for each of some blocks, which someone holds already.
+
+        Raises:
+            ValueError: there is no such block, or nobody holds it. Nothing changes.
+        """
+        blocks = list(blocks)
+        self._check_held("hold", dict.fromkeys(blocks, 1))
+        self._add_holders(blocks)
 
     def drop(self, blocks: Iterable[int]) -> None:
-        """One holder less for each; without any a block is free."""
+        """One holder less for each; without any a block is free. Only who holds a block may do that.
+
+        Raises:
+            ValueError: there is no such block, or it has fewer holders than are to go. Nothing changes.
+        """
+        blocks = list(blocks)
+        self._check_held("drop", Counter(blocks))
         for block in blocks:
             self._holders[block] -= 1
             if self._holders[block] == 0:
                 self._free.append(block)
 
     def adopt(self, blocks: Iterable[int]) -> None:
-        """As :meth:`hold`, of blocks that may be free: for a copied table in the pool that was copied with it."""
+        """As :meth:`hold`, of blocks that may be free: for a copied table in the pool that was copied with it.
+
+        Raises:
+            ValueError: there is no such block. Nothing changes.
+        """
         blocks = list(blocks)
-        self.hold(blocks)
+        self._check_numbers("adopt", blocks)
+        self._add_holders(blocks)
         adopted = set(blocks)
         self._free = [block for block in self._free if block not in adopted]
+
+    def _add_holders(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._holders[block] += 1
+
+    def _check_held(self, who: str, wanted: Mapping[int, int]) -> None:
+        """Raise where a block has fewer holders than are wanted."""
+        self._check_numbers(who, wanted)
+        for block, least in wanted.items():
+            if self._holders[block] < least:
+                raise ValueError(
+                    f"{who}: expected blocks with {least} or more holders, got block {block} with "
+                    f"{self._holders[block]}; take gives blocks that are free"
+                )
+
+    def _check_numbers(self, who: str, blocks: Iterable[int]) -> None:
+        """Raise where there is no such block."""
+        for block in blocks:
+            if type(block) is not int or not 0 <= block < len(self._holders):
+                raise ValueError(f"{who}: expected blocks from 0 to {self.num_blocks - 1}, got {block!r}")
 
     def __copy__(self) -> BlockPool:
         raise TypeError("BlockPool: expected copy.deepcopy, got copy.copy; two pools can't deal out the same memory")
@@ -148,7 +193,12 @@ class BlockPool:
         self._have_all_free(self.planes.tensors[0].shape[0])
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy whole blocks."""
+        """Copy whole blocks.
+
+        Raises:
+            ValueError: there is no such block.
+        """
+        self._check_numbers("copy", (*sources, *targets))
         from_blocks, to_blocks = (torch.tensor(blocks, device=self.planes.device) for blocks in (sources, targets))
         for tensor in self.planes.tensors:
             tensor.index_copy_(0, to_blocks, tensor.index_select(0, from_blocks))
@@ -186,90 +236,3 @@ class BlockPool:
             f"head_dim={keys.shape[3]}, value_head_dim={values.shape[3]}, dtype={keys.dtype}, "
             f"device={str(keys.device)!r}, num_free={self.num_free})"
         )
-
-
-class BlockTables:
-    """Which blocks hold each of some sequences, in order. The blocks are let go when this is collected.
-
-    Args:
-        pool: where the blocks lie.
-        rows: the blocks of each sequence, which are held already. They are changed by the methods only.
-    """
-
-    def __init__(self, pool: BlockPool, rows: list[list[int]]) -> None:
-        self.pool, self.rows = pool, rows
-        # The same as numbers of a tensor, brought up to date when it is asked for: a long table costs as much to make
-        # as a step of decoding.
-        self._tensor = torch.zeros((len(rows), 0), dtype=torch.int64)
-        self._written = [0] * len(rows)
-        weakref.finalize(self, _let_go, pool, rows).atexit = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # copy.deepcopy and pickle take the pool along, once for all tables of it that they meet.
-        return _adopting, (self.pool, self.rows)
-
-    def __copy__(self) -> BlockTables:
-        return self.copy()
-
-    def copy(self, index: Sequence[int] | None = None) -> BlockTables:
-        """Tables of the same blocks, each held once more; of all sequences or of some."""
-        chosen = range(len(self.rows)) if index is None else index
-        rows = [list(self.rows[source]) for source in chosen]
-        for row in rows:
-            self.pool.hold(row)
-        return BlockTables(self.pool, rows)
-
-    def become(self, other: BlockTables) -> None:
-        """Take over the blocks of tables that nobody uses besides; the blocks held so far are let go."""
-        own, others = list(self.rows), list(other.rows)
-        other.rows.clear()
-        self.rows[:] = others
-        self._tensor, self._written = self._tensor.new_zeros(len(others), 0), [0] * len(others)
-        for row in own:
-            self.pool.drop(row)
-
-    def extend(self, sequence: int, blocks: Iterable[int]) -> None:
-        """More blocks for a sequence, which are held already."""
-        self.rows[sequence].extend(blocks)
-
-    def replace(self, sequence: int, number: int, block: int) -> None:
-        """Another block, which is held already, in place of one that is let go of by the caller."""
-        self.rows[sequence][number] = block
-        self._written[sequence] = min(self._written[sequence], number)
-
-    def cut(self, sequence: int, blocks: int) -> None:
-        """Let go of the blocks of a sequence behind the first ``blocks``."""
-        row = self.rows[sequence]
-        gone = row[blocks:]
-        del row[blocks:]
-        self._written[sequence] = min(self._written[sequence], len(row))
-        self.pool.drop(gone)
-
-    def as_tensor(self) -> Tensor:
-        """int64 ``[B, most blocks of a sequence]`` on the host, a view that the next change may overwrite.
-
-        Behind the end of a short sequence stand numbers of any blocks of the pool.
-        """
-        most = max(map(len, self.rows))
-        if most > self._tensor.shape[1]:
-            grown = self._tensor.new_zeros(len(self.rows), max(most, 2 * self._tensor.shape[1]))
-            grown[:, : self._tensor.shape[1]] = self._tensor
-            self._tensor = grown
-        for sequence, (row, written) in enumerate(zip(self.rows, self._written, strict=True)):
-            if written < len(row):
-                self._tensor[sequence, written : len(row)] = torch.tensor(row[written:])
-                self._written[sequence] = len(row)
-        return self._tensor[:, :most]
-
-
-def _adopting(pool: BlockPool, rows: list[list[int]]) -> BlockTables:
-    """Tables in a pool that doesn't know of them yet."""
-    for row in rows:
-        pool.adopt(row)
-    return BlockTables(pool, rows)
-
-
-def _let_go(pool: BlockPool, rows: list[list[int]]) -> None:
-    for row in rows:
-        pool.drop(row)
-        row.clear()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.cache.base import BaseCache
-from headwise.cache.counts import Counts, check_sizes, is_uniform, minus
+from headwise.cache.counts import Counts, check_dtype, check_sizes, is_uniform, minus
 from headwise.cache.held import Held
 from headwise.cache.planes import Planes
 from headwise.cache.quantization import code_dtype, code_width, dequantize, quantize_into, scale_dtype
@@ -27,6 +27,8 @@ class QuantizedCache(BaseCache):
     A token is quantized once, by the append that makes it older than the latest ``residual`` ones, after that append
     was handed out: the new tokens see each other in full precision. It stays as it is then, even if a rollback makes it
     one of the latest again; so what a rollback leaves reads to the bit as before.
+
+    A key or value with a NaN or an infinity in it has no scale: once quantized, all of its numbers read as NaN.
 
     Each token has one scale per head for its key and one for its value, in float32 (float64 for float64), and codes as
     in :mod:`headwise.cache.quantization`. Attention of a few queries on a CPU reads the codes where they lie; for all
@@ -44,6 +46,7 @@ class QuantizedCache(BaseCache):
         device: default PyTorch's default device.
 
     Raises:
+        TypeError: ``dtype`` is no floating one that attention knows.
         ValueError: a size is out of range, or ``bits`` is neither 8 nor 4.
     """
 
@@ -64,6 +67,7 @@ class QuantizedCache(BaseCache):
         sizes = {"batch_size": batch_size, "num_kv_heads": num_kv_heads, "capacity": capacity}
         check_sizes("QuantizedCache", sizes | {"head_dim": head_dim, "value_head_dim": value_head_dim})
         check_sizes("QuantizedCache", {"residual": residual}, least=0)
+        check_dtype("QuantizedCache", dtype)
         if bits not in (4, 8):
             raise ValueError(f"QuantizedCache: expected bits to be 8 or 4, got {bits!r}")
         super().__init__(batch_size, num_kv_heads, head_dim, value_head_dim)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.cache.base import BaseCache
-from headwise.cache.counts import Counts, check_sizes
+from headwise.cache.counts import Counts, check_dtype, check_sizes
 from headwise.cache.held import Held
 from headwise.cache.window_group import WindowGroup
 
@@ -28,7 +28,8 @@ class WindowCache(BaseCache):
     """Keys and values of one layer whose heads look back over a window.
 
     Memory doesn't grow with the number of tokens, and neither does it bound it (unless ``capacity`` is given). Pass
-    the same windows to :func:`headwise.cache.attend`: the cache decides what is kept, attention what is seen.
+    the same windows to :func:`headwise.cache.attend`: the cache decides what is kept, attention what is seen. A wider
+    one there isn't refused: it sees the slots that happen to be there still.
 
     Args:
         batch_size: ``B``.
@@ -47,7 +48,7 @@ class WindowCache(BaseCache):
         device: default PyTorch's default device.
 
     Raises:
-        TypeError: a window is none.
+        TypeError: a window is none, or ``dtype`` no floating one that attention knows.
         ValueError: a size is out of range, a window looks ahead, there are not ``G`` windows, or one is None without
             ``capacity``.
     """
@@ -72,6 +73,7 @@ class WindowCache(BaseCache):
         sizes |= {name: size for name, size in (("slack", slack), ("capacity", capacity)) if size is not None}
         check_sizes("WindowCache", sizes)
         check_sizes("WindowCache", {"margin": margin}, least=0)
+        check_dtype("WindowCache", dtype)
         super().__init__(batch_size, num_kv_heads, head_dim, value_head_dim)
         self._windows = _read_windows(window, num_kv_heads, capacity)
         self._margin, self._capacity = margin, capacity

@@ -41,7 +41,6 @@ def gather(threads: int | None = None) -> dict[str, Any]:
     Args:
         threads: how many threads torch and the bandwidth measurement use; None: as many as they choose themselves.
     """
-    from headwise import native
     from headwise.bench.environment import instruction_set, package_versions, processor_name
     from headwise.paths import cache_folder
 
@@ -53,11 +52,7 @@ def gather(threads: int | None = None) -> dict[str, Any]:
         "instruction_set": instruction_set(),
         "threads": _torch_threads(threads),
         "read_bandwidth": _read_bandwidth(threads),
-        "native": {
-            "built": native.is_built(),
-            "status": native.status_line(),
-            "kernels": list(native.instruction_sets()) if native.is_built() else [],
-        },
+        "native": _native_part(),
         "cache": {"folder": str(cache_folder()), "bytes": _bytes_below(cache_folder())},
         "missing": _missing(versions),
     }
@@ -75,7 +70,7 @@ def render(facts: dict[str, Any]) -> str:
         ("threads", facts["threads"] or "unknown: torch is missing"),
         ("read bandwidth", bandwidth["method"] if speed is None else f"{speed:.1f} GB/s ({bandwidth['method']})"),
         ("native part", facts["native"]["status"].removeprefix("native part: ")),
-        ("kernels", _kernels(facts["native"]["kernels"])),
+        ("kernels", _kernels(facts["native"])),
         ("cache", f"{facts['cache']['folder']} ({facts['cache']['bytes'] / 2**20:.1f} MiB in use)"),
     ]
     lines += [(f"missing: {gap['package']}", f"{gap['purpose']}; {gap['install']}") for gap in facts["missing"]]
@@ -83,12 +78,34 @@ def render(facts: dict[str, Any]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
 
-def _kernels(names: list[str]) -> str:
-    forced = os.environ.get("HEADWISE_ISA")
-    if not names:
+def _native_part() -> dict[str, Any]:
+    from headwise import native
+
+    built = native.is_built()
+    facts = {
+        "built": built,
+        "status": native.status_line(),
+        "kernels": [],
+        "used": None,
+        "forced": False,
+        "wrong": None,
+    }
+    if built:
+        facts |= {"kernels": list(native.instruction_sets()), "forced": bool(os.environ.get("HEADWISE_ISA"))}
+        try:
+            facts["used"] = native.used_instruction_set()
+        except ValueError as error:
+            facts["wrong"] = str(error)
+    return facts
+
+
+def _kernels(part: dict[str, Any]) -> str:
+    if not part["kernels"]:
         return "none"
-    used = f"{forced}, as HEADWISE_ISA says" if forced else names[-1]
-    return f"{used} (there are {', '.join(names)})"
+    if part["wrong"]:
+        return f"attention on this CPU is refused: {part['wrong']}; set it to one of these or unset it"
+    used = f"{part['used']}, as HEADWISE_ISA says" if part["forced"] else part["used"]
+    return f"{used} (there are {', '.join(part['kernels'])})"
 
 
 def _torch_threads(threads: int | None) -> int | None:

@@ -56,7 +56,9 @@ def headwise_cache(
     bits: int | None = None,
     residual: int | None = None,
 ) -> HeadwiseCache | HeadwiseEncoderDecoderCache:
-    """A cache for ``model.generate(..., past_key_values=cache)``, of a size that is known beforehand.
+    """A cache for ``model.generate(..., cache=cache)``, of a size that is known beforehand.
+
+    Older versions of transformers call the argument ``past_key_values``.
 
     It works with every attention implementation of transformers, and with greedy decoding, sampling, beam search and
     assisted decoding. Memory is allocated when the first tokens arrive, for their batch size (times beams), dtype and

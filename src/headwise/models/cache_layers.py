@@ -16,13 +16,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from headwise.cache import CacheFullError, Held, KeyValueCache, LatentCache, PagedCache
+from headwise.cache.copies import DeepCopies
 from headwise.models.held_tensors import held_tensors
 from headwise.models.interface import NAME
 
 __all__ = ["HeadwiseCache", "HeadwiseEncoderDecoderCache", "HeadwiseLayer"]
 
 
-class HeadwiseLayer(CacheLayerMixin):
+class HeadwiseLayer(DeepCopies, CacheLayerMixin):
     """One layer of a transformers cache, kept in a headwise cache that is made when the first keys arrive.
 
     Args:
@@ -245,7 +246,7 @@ def _only(held: tuple[Held, ...]) -> Held:
     return part
 
 
-class HeadwiseCache(Cache):
+class HeadwiseCache(DeepCopies, Cache):
     """A transformers cache whose layers are headwise caches. ``headwise.models.headwise_cache`` builds it."""
 
     def __init__(self, layers: list[Any]) -> None:
@@ -278,7 +279,7 @@ class HeadwiseCache(Cache):
         return [layer for layer in self.layers if isinstance(layer, HeadwiseLayer)]
 
 
-class HeadwiseEncoderDecoderCache(EncoderDecoderCache):
+class HeadwiseEncoderDecoderCache(DeepCopies, EncoderDecoderCache):
     """The caches of a decoder's own keys and of those that it reads from the encoder."""
 
     def __init__(self, own: HeadwiseCache, crossing: HeadwiseCache) -> None:

@@ -20,6 +20,7 @@ _MEASURED = ("avx2", "avx512", "avx512_bf16")
 
 
 def _refusal(problem: Problem, need_lse: bool) -> str | None:
+    compiled.check_instruction_set(problem.query.device)
     if compiled.INSTRUCTION_SET is None:
         return "headwise was installed without its compiled part (headwise doctor says more)"
     if problem.query.device.type != "cpu":
@@ -37,6 +38,8 @@ def _refusal(problem: Problem, need_lse: bool) -> str | None:
 
 
 def _suits(problem: Problem) -> bool:
+    # Asked before a refusal is, so that a call that would go elsewhere learns of a wrong name as well.
+    compiled.check_instruction_set(problem.query.device)
     return not wants_gradient(problem) and compiled.INSTRUCTION_SET in _MEASURED
 
 

@@ -24,7 +24,7 @@ _FOLDED_QUERIES = 16
 
 def _refusal(problem: Problem, need_lse: bool) -> str | None:
     if need_lse:
-        return "it gives no log-sum-exp that can be trusted"
+        return "it gives no log-sum-exp that can be trusted, which statistics need too; 'native' and 'math' give one"
     if problem.softcap is not None:
         return "it has no soft-cap"
     if problem.sinks is not None:
