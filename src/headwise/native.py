@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from statistics import median
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 __all__ = [
     "CacheSizes",
@@ -300,24 +300,29 @@ def _call(
     )
 
 
-# Numbers of native/arguments.hpp, by the name of a dtype.
-_ELEMENTS = {"torch.float32": 0, "torch.bfloat16": 1, "torch.float16": 2, "torch.bool": 3}
+# Numbers of native/arguments.hpp, by the name of a dtype; plain attention takes the first four.
+_ELEMENTS = {"float32": 0, "bfloat16": 1, "float16": 2, "bool": 3, "int64": 4, "int8": 5, "uint8": 6, "int32": 7}
+_OF_ATTENTION = tuple(_ELEMENTS)[:4]
+
+_Described: TypeAlias = tuple[int, int, Sequence[int], Sequence[int]]
 
 
-def _described(name: str, tensor: Any) -> tuple[int, int, Sequence[int], Sequence[int]]:
+def _described(
+    name: str, tensor: Any, known: tuple[str, ...] = _OF_ATTENTION, who: str = "headwise.native"
+) -> _Described:
     """What the compiled part needs of a tensor: address, element, shape, strides."""
     if tensor.device.type != "cpu":
         raise ValueError(f"{name}: expected a tensor on the CPU, got one on {tensor.device}")
-    return tensor.data_ptr(), _element(tensor.dtype), tensor.shape, tensor.stride()
+    return tensor.data_ptr(), _element(tensor.dtype, known, who), tensor.shape, tensor.stride()
 
 
 @cache
-def _element(dtype: object) -> int:
+def _element(dtype: object, known: tuple[str, ...], who: str) -> int:
     # Keyed by the dtype itself, since making its name takes longer than the rest of a call.
-    if str(dtype) not in _ELEMENTS:
-        known = ", ".join(name.removeprefix("torch.") for name in _ELEMENTS)
-        raise TypeError(f"headwise.native: expected a tensor of one of {known}, got {dtype}; convert it first")
-    return _ELEMENTS[str(dtype)]
+    name = str(dtype).removeprefix("torch.")
+    if name not in known:
+        raise TypeError(f"{who}: expected a tensor of one of {', '.join(known)}, got {dtype}; convert it first")
+    return _ELEMENTS[name]
 
 
 def _usable_cores() -> int:

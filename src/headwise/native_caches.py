@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from headwise.native import _required
+from headwise import native
+from headwise.native import _Described, _required
 
 __all__ = ["Memory", "Segment", "decode_segments", "quantize"]
-
-_Described = tuple[int, int, Sequence[int], Sequence[int]]  # address, element, shape, strides
 
 
 class Memory:
@@ -160,8 +158,7 @@ def quantize(vectors: Any, codes: Any, scales: Any, *, bits: int, threads: int =
     _required().quantize(*described, bits, threads, isa)
 
 
-# Numbers of native/arguments.hpp, by the name of a dtype.
-_ELEMENTS = {"float32": 0, "bfloat16": 1, "float16": 2, "bool": 3, "int64": 4, "int8": 5, "uint8": 6, "int32": 7}
+_KNOWN = tuple(native._ELEMENTS)
 
 
 def _optional(name: str, tensor: Any) -> _Described | None:
@@ -169,17 +166,4 @@ def _optional(name: str, tensor: Any) -> _Described | None:
 
 
 def _described(name: str, tensor: Any) -> _Described:
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{name}: expected a tensor on the CPU, got one on {tensor.device}")
-    return tensor.data_ptr(), _element(tensor.dtype), tensor.shape, tensor.stride()
-
-
-@cache
-def _element(dtype: object) -> int:
-    # Keyed by the dtype itself, since making its name takes longer than the rest of a call.
-    name = str(dtype).removeprefix("torch.")
-    if name not in _ELEMENTS:
-        raise TypeError(
-            f"headwise.native_caches: expected a tensor of one of {', '.join(_ELEMENTS)}, got {dtype}; convert it first"
-        )
-    return _ELEMENTS[name]
+    return native._described(name, tensor, _KNOWN, "headwise.native_caches")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headwise.native import _call, _described, _required
+from headwise.native import _call, _Described, _described, _required
 
 __all__ = ["EQUAL", "MEMBERS", "SINGLE", "Results", "head_statistics"]
 
@@ -90,11 +90,8 @@ def head_statistics(
     _call(_required().head_statistics, query, key, value, output, *options, described, written)
 
 
-_INT64 = 4  # in native/arguments.hpp
-
-
-def _told(name: str, tensor: Any) -> tuple[int, int, Sequence[int], Sequence[int]]:
+def _told(name: str, tensor: Any) -> _Described:
     """As other tensors are described, int64 as well."""
     if str(tensor.dtype) == "torch.int64" and tensor.device.type == "cpu":
-        return tensor.data_ptr(), _INT64, tensor.shape, tensor.stride()
+        return _described(name, tensor, ("int64",))
     return _described(name, tensor)
