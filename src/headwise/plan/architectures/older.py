@@ -64,23 +64,19 @@ def mpt(config: Config) -> Architecture:
         kv_heads = inner.whole("kv_n_heads")
     else:
         kv_heads = None
-    heads = read_heads(
-        config,
-        width=("d_model", "hidden_size"),
-        heads=("n_heads", "num_attention_heads"),
-        kv_heads=kv_heads,
-        head_dim=(),
-    )
-    family = Dense(packed=True, context=("max_seq_len", "max_position_embeddings"))
-    extents = (Grows(),) * count_layers(config, "n_layers", "num_hidden_layers")
     # The class reads no_bias only where it was saved; without it the projections have none.
-    return dense_architecture(config, heads, extents, Biases.of(False), family=family)
+    return _of_mosaic(config, kv_heads, Biases.of(False))
 
 
 def dbrx(config: Config) -> Architecture:
     """DBRX: the number of KV heads lies in ``attn_config``."""
     kv_heads = config.nested("attn_config").whole("kv_n_heads")
     config.provenance["num_key_value_heads"] = "config attn_config.kv_n_heads"
+    return _of_mosaic(config, kv_heads, Biases())
+
+
+def _of_mosaic(config: Config, kv_heads: int | None, biases: Biases) -> Architecture:
+    """What MPT and DBRX have in common: their names of fields, and one packed matrix."""
     heads = read_heads(
         config,
         width=("d_model", "hidden_size"),
@@ -90,7 +86,7 @@ def dbrx(config: Config) -> Architecture:
     )
     family = Dense(packed=True, context=("max_seq_len", "max_position_embeddings"))
     extents = (Grows(),) * count_layers(config, "n_layers", "num_hidden_layers")
-    return dense_architecture(config, heads, extents, Biases(), family=family)
+    return dense_architecture(config, heads, extents, biases, family=family)
 
 
 def chatglm(config: Config) -> Architecture:
