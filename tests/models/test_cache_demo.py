@@ -13,8 +13,8 @@ from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 from headwise.models import headwise_cache
 from headwise.models.cache_layers import HeadwiseLayer
+from headwise.models.documents import read_documents
 from headwise.models.interface import NAME
-from headwise.study.documents import read_documents
 
 # transformers 5.24 calls the argument `cache` as well; both names are tested.
 pytestmark = pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from headwise.layout import head_name, parse_head
-from headwise.study.documents import cut_pieces, read_documents
+from headwise.models.documents import cut_pieces, read_documents
 from headwise.study.samples import repeated_samples, text_samples
 from headwise.study.scores import repeated_relations, score_sample, text_relations
 from headwise.study.tasks import TaskRunner, make_task

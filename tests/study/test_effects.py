@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from headwise.errors import UserError
-from headwise.study.effects import importance, plan_conditions
+from headwise.models.importance import importance
+from headwise.models.losses import row_losses
+from headwise.study.effects import plan_conditions
 from headwise.study.samples import repeated_samples
 from headwise.study.settings import Settings
 from headwise.study.tables import effect_table
-from headwise.study.tasks import TaskRunner, make_task, row_losses
+from headwise.study.tasks import TaskRunner, make_task
 
 
 def _task(checkpoint, count=5):
@@ -66,7 +68,7 @@ def test_losses_with_reused_layers_equal_whole_runs(llama, mode):
 
 def test_importance_is_the_derivative_of_the_loss_by_the_gate(bert):
     task = _task(bert, count=3)
-    values = importance(bert, task, batch=2)
+    values = importance(bert, task.questions, batch=2)
     assert values.shape == (3, 2, 3)
     step = 1e-2
     for layer, head in bert.heads:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headwise.study.nulls import benjamini_hochberg, bootstrap_interval, paired_p_values, population_p_values
+from headwise.intervals import bootstrap_interval
+from headwise.study.nulls import benjamini_hochberg, paired_p_values, population_p_values
 
 
 def test_benjamini_hochberg_agrees_with_scipy_whatever_the_shape_and_order():

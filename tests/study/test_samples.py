@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise.errors import UserError
-from headwise.study.documents import Piece
+from headwise.models.documents import Piece
 from headwise.study.samples import PERIOD, count_tokens, repeated_samples, text_samples
 
 

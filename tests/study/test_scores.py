@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.study.documents import Piece
+from headwise.models.documents import Piece
 from headwise.study.samples import repeated_samples, text_samples
 from headwise.study.scores import delimiter_ids, repeated_relations, score_sample, text_relations
 

@@ -8,9 +8,11 @@ import json
 import numpy as np
 import pytest
 
+from headwise import folders as folders_module
 from headwise.errors import UserError
+from headwise.folders import check_free, write_atomically
 from headwise.study import store as store_module
-from headwise.study.store import Store, check_free, write_atomically
+from headwise.study.store import Store
 
 REQUEST = {"weights": "abc", "seed": 7}
 
@@ -108,8 +110,8 @@ def test_an_unwritable_place_is_refused_before_any_work(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(store_module.tempfile, "mkdtemp", refuse)
-    monkeypatch.setattr(store_module.tempfile, "TemporaryDirectory", refuse)
+    monkeypatch.setattr(folders_module.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(folders_module.tempfile, "TemporaryDirectory", refuse)
     with pytest.raises(UserError, match=rf"cannot be written \({tmp_path}: Permission denied\); give another --out"):
         check_free(tmp_path / "study", overwrite=False)
 

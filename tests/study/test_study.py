@@ -185,7 +185,7 @@ def test_texts_of_tokens_join_to_the_text_with_its_spaces(llama):
 
 
 def test_one_piece_of_text_is_too_little(tmp_path, llama):
-    from headwise.study.documents import Text
+    from headwise.models.documents import Text
 
     with pytest.raises(UserError, match="only one piece of text"):
         study(llama, [Text("one", " ".join(tiny.words()[2:30]))], tmp_path / "study", settings=SETTINGS)

@@ -107,10 +107,10 @@ def _prepare(threads: int | None) -> None:
 
 def _run(model: str, out: Path, documents: Path | None, settings: Settings, overwrite: bool) -> Study:
     from headwise.cli.progress import Bar
+    from headwise.folders import check_free
     from headwise.models import load
     from headwise.report import write_report
     from headwise.study import read_documents, study
-    from headwise.study.store import check_free
 
     # Everything that can be refused without the model is refused before it is loaded.
     check_free(out, overwrite)

@@ -1,7 +1,4 @@
-"""What breaks without a head: exact ablation against layer-matched random heads, and first-order importance.
-
-Symbols: D documents, B batch, H query heads.
-"""
+"""What breaks without a head: exact ablation against layer-matched random heads."""
 
 from __future__ import annotations
 
@@ -10,13 +7,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
 from headwise.layout import head_name
 from headwise.models import Checkpoint
 from headwise.study.settings import Settings
-from headwise.study.tasks import Task, row_losses
 
 Heads = tuple[tuple[int, int], ...]
 MODES = ("zero", "mean")
@@ -115,33 +108,3 @@ def _matched(
             draw += generator.sample(free, wanted)
         draws.append(tuple(draw))
     return draws
-
-
-def importance(checkpoint: Checkpoint, task: Task, batch: int = 2) -> np.ndarray:
-    """First-order importance of every head: |∂loss/∂gate| per document (Michel et al. 2019, per example).
-
-    One backward pass gives all heads: every head's output is multiplied by a gate of 1, and the gate's gradient says
-    how the loss would move if the head were turned down. Linear, so it misses what heads do together.
-
-    Args:
-        checkpoint: the model.
-        task: its loss, a mean over the asked tokens of each document.
-        batch: documents in one backward pass; each has gates of its own.
-
-    Returns:
-        float32 ``[D, layers, H]`` in nats; NaN where a layer has fewer heads.
-    """
-    result = np.full((task.documents, checkpoint.num_layers, checkpoint.max_heads), np.nan, dtype=np.float32)
-    for question in task.questions:
-        for start in range(0, len(question.units), batch):
-            rows = slice(start, start + batch)
-            part = type(question)(question.inputs[rows], question.labels[rows], question.units[rows])
-            size = (checkpoint.num_layers, len(part.units), checkpoint.max_heads)
-            gates = torch.ones(size, device=checkpoint.device, requires_grad=True)
-            with torch.enable_grad(), checkpoint.gate(gates):
-                row_losses(checkpoint, part).sum().backward()
-            assert gates.grad is not None
-            result[list(part.units)] = gates.grad.abs().transpose(0, 1).cpu().numpy()
-    for layer, layout in enumerate(checkpoint.layouts):
-        result[:, layer, layout.num_heads :] = np.nan
-    return result

@@ -8,7 +8,7 @@ import torch
 
 from headwise.attention import attention_weights, head_statistics
 from headwise.models import Checkpoint, HeadCall
-from headwise.study.documents import Piece
+from headwise.models.documents import Piece
 from headwise.study.scores import plain, text_relations
 
 _FIRST_QUERY = 8  # before that there is too little to look back on

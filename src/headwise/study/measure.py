@@ -14,10 +14,11 @@ import torch
 
 from headwise.attention.statistics import Relation
 from headwise.models import Checkpoint, HeadCall
-from headwise.study.documents import Piece
-from headwise.study.effects import Condition, Heads, importance, plan_conditions, stand_ins
+from headwise.models.documents import Piece
+from headwise.models.importance import importance
+from headwise.progress import Progress
+from headwise.study.effects import Condition, Heads, plan_conditions, stand_ins
 from headwise.study.nulls import RandomWeights, random_weights
-from headwise.study.progress import Progress
 from headwise.study.samples import Sample, count_tokens, repeated_samples, text_samples
 from headwise.study.scores import delimiter_ids, plain, repeated_relations, score_sample, text_relations
 from headwise.study.settings import Settings
@@ -218,7 +219,7 @@ class Meter:
 
 
 def _importance_step(checkpoint: Checkpoint, task: Task) -> Arrays:
-    return {"values": importance(checkpoint, task)}
+    return {"values": importance(checkpoint, task.questions)}
 
 
 def _loss_step(runner: TaskRunner, heads: Heads, mode: str) -> Arrays:

@@ -19,16 +19,17 @@ import numpy as np
 import torch
 
 from headwise.errors import UserError
+from headwise.folders import write_atomically
+from headwise.intervals import bootstrap_interval
 from headwise.models import Checkpoint
-from headwise.study.documents import Piece, Text, cut_pieces
+from headwise.models.documents import Piece, Text, cut_pieces
+from headwise.progress import Progress, Silent
 from headwise.study.effects import plan_conditions
 from headwise.study.examples import find_examples
 from headwise.study.measure import Measurements, Meter
-from headwise.study.nulls import bootstrap_interval
-from headwise.study.progress import Progress, Silent
 from headwise.study.scores import SCORES
 from headwise.study.settings import Settings
-from headwise.study.store import Store, write_atomically
+from headwise.study.store import Store
 from headwise.study.tables import (
     document_table,
     effect_table,

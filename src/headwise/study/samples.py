@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import UserError
-from headwise.study.documents import Piece, special_tokens
+from headwise.models.documents import Piece, special_tokens
 
 PERIOD = 50
 

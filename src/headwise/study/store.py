@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import UserError
+from headwise.folders import check_free, write_atomically
 
 _REQUEST = "request.json"
 Arrays = dict[str, np.ndarray]
@@ -89,34 +89,6 @@ class Store:
         return self.folder
 
 
-def check_free(folder: Path, overwrite: bool) -> None:
-    """Refuse at once, before any work, what could not be written at the end.
-
-    Raises:
-        UserError: the folder exists (and is not to be overwritten, or is no study), or its parent cannot be written.
-    """
-    if folder.resolve() == Path.cwd():
-        raise UserError("--out: got the current folder, or nothing; name a new folder for the study")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: a file of that name exists; give another --out")
-    if folder.exists() and not overwrite:
-        raise UserError(f"{folder}: exists already; give another --out, or --overwrite to replace it")
-    if folder.exists() and any(folder.iterdir()) and not (folder / "manifest.json").is_file():
-        raise UserError(
-            f"{folder}: not a study (no manifest.json), so --overwrite will not remove it; give another --out"
-        )
-    parent = folder.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    try:
-        # Asking for permissions says nothing about file systems that take no folders; trying does.
-        tempfile.TemporaryDirectory(prefix=".headwise-", dir=parent).cleanup()
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({parent}: {error.strerror or 'no writable folder'}); give another --out"
-        ) from None
-
-
 def _file_name(name: str) -> str:
     """Names of many heads are longer than a file name may be."""
     plain = name.replace("/", "__")
@@ -130,14 +102,3 @@ def _read_request(file: Path) -> dict[str, Any] | None:
         return None
     except json.JSONDecodeError:
         return {}
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Write beside and rename, so that a file is whole or not there; a failed write leaves nothing behind."""
-    beside = file.with_name(file.name + ".writing")
-    try:
-        beside.write_bytes(content)
-        beside.replace(file)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headwise.intervals import bootstrap_interval
 from headwise.layout import head_name
 from headwise.models import Checkpoint
 from headwise.study.effects import Condition
 from headwise.study.measure import Measurements, mean_over_documents
-from headwise.study.nulls import benjamini_hochberg, bootstrap_interval, paired_p_values, population_p_values
+from headwise.study.nulls import benjamini_hochberg, paired_p_values, population_p_values
 from headwise.study.scores import DESCRIPTIVE, SCORES, Score
 from headwise.study.settings import Settings
 

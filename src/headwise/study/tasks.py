@@ -5,36 +5,19 @@ Symbols: B batch, L length, D documents.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.errors import UserError
 from headwise.models import Checkpoint
+from headwise.models.losses import IGNORED, Question, row_losses
 from headwise.models.prefix import Prefix
 from headwise.study.samples import Sample
 
-IGNORED = -100
 _MASKED_SHARE = 0.15
-
-
-@dataclass(frozen=True)
-class Question:
-    """Inputs and the tokens that must be told.
-
-    Attributes:
-        inputs: int64 ``[B, L]``.
-        labels: int64 ``[B, L]``: the token that the output at this position must give, or −100.
-        units: which document each row is.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    units: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -87,19 +70,6 @@ def _masked(sample: Sample, checkpoint: Checkpoint, seed: int) -> Question:
     chosen |= chances == chances.amin(dim=1, keepdim=True)
     labels = torch.where(chosen, sample.tokens, IGNORED)
     return Question(torch.where(chosen, mask_token, sample.tokens), labels, sample.units)
-
-
-def row_losses(checkpoint: Checkpoint, question: Question) -> Tensor:
-    """Mean cross entropy of every row in nats, ``[B]``; keeps the graph if gradients are on."""
-    columns = (question.labels != IGNORED).any(0).nonzero().squeeze(1).to(checkpoint.device)
-    labels = question.labels.to(checkpoint.device)[:, columns]
-    if "logits_to_keep" in inspect.signature(checkpoint.model.forward).parameters:
-        # The language head is a fifth of a small model's work; only the asked positions need it.
-        logits = checkpoint.forward(question.inputs, logits_to_keep=columns).logits
-    else:
-        logits = checkpoint.forward(question.inputs).logits[:, columns]
-    losses = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    return losses.view_as(labels).sum(1) / (labels != IGNORED).sum(1)
 
 
 class TaskRunner:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headwise.errors import UserError
-from headwise.study.documents import MIN_TOKENS, Text, cut_pieces, read_documents, special_tokens
+from headwise.models.documents import MIN_TOKENS, Text, cut_pieces, read_documents, special_tokens
 from tests.study.tiny import tokenizer, words
 
 
@@ -33,7 +33,7 @@ def test_jsonl_gives_one_document_a_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("empty.txt", b"  \n", "empty; a study needs text of at least 16 tokens"),
+        ("empty.txt", b"  \n", "empty; expected text of at least 16 tokens"),
         ("image.png", b"\x89PNG\r\n\x1a\n", "not UTF-8 text (byte 0)"),
         ("zero.bin", b"a\0b", "a binary file (it holds a zero byte)"),
         ("broken.jsonl", b'{"text": "a"}\n{"text": ', "line 2: not JSON"),

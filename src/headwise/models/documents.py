@@ -1,4 +1,4 @@
-"""The texts that a study reads: where they come from and how they become rows of tokens.
+"""Texts that models are run on: where they come from and how they become rows of tokens.
 
 A document is the unit over which intervals are taken, since the positions inside one are far from independent.
 """
@@ -58,7 +58,7 @@ def read_documents(path: str | Path | None) -> list[Text]:
         texts = [Text(path.name, _read_text(path))]
     texts = [text for text in texts if text.text.strip()]
     if not texts:
-        raise UserError(f"{path}: empty; a study needs text of at least {MIN_TOKENS} tokens")
+        raise UserError(f"{path}: empty; expected text of at least {MIN_TOKENS} tokens")
     return texts
 
 
@@ -106,7 +106,7 @@ def cut_pieces(texts: list[Text], tokenizer: Any, count: int, length: int, seed:
         seed: which documents are chosen.
 
     Returns:
-        The pieces, and notes for the reader of the study (for instance that all pieces come from one document).
+        The pieces, and notes for the reader of the results (for instance that all pieces come from one document).
 
     Raises:
         UserError: no document has enough tokens.
@@ -119,7 +119,7 @@ def cut_pieces(texts: list[Text], tokenizer: Any, count: int, length: int, seed:
         if len(pieces) >= count:
             break
     if not pieces:
-        raise UserError(f"documents: every one has fewer than {MIN_TOKENS} tokens; a study needs longer text")
+        raise UserError(f"documents: every one has fewer than {MIN_TOKENS} tokens; give longer ones")
     notes = []
     if per_document > 1:
         notes.append(

@@ -1,6 +1,6 @@
-"""Progress of a study, counted in tokens that pass through the model.
+"""Progress of a long computation, counted in tokens that pass through the model.
 
-The study only knows this interface; how it is shown is the command line's business.
+The computation only knows this interface; how it is shown is the command line's business.
 """
 
 from __future__ import annotations

@@ -1,0 +1,152 @@
+"""Documents for work on a model and documents to judge it by, never the same ones.
+
+A document belongs to one side by its text alone, so that commands run one after the other (convert, re-train, verify)
+agree about what was held out without telling each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.errors import UserError
+from headwise.models.documents import Text, read_documents, special_tokens
+
+__all__ = ["Corpus", "Rows", "cut_rows", "fingerprint", "read_corpus", "split_documents"]
+
+_HELD_OUT = 4  # one document in so many is held out
+_FEW = 12  # with fewer documents their parts are divided instead
+_PART = 12_000  # characters of such a part
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in two parts that share none.
+
+    Attributes:
+        working: to calibrate and to train on.
+        held_out: to measure on.
+        notes: what a reader of the results must know of the division.
+    """
+
+    working: tuple[Text, ...]
+    held_out: tuple[Text, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Stretches of documents, all of one length.
+
+    Attributes:
+        tokens: int64 ``[N, L]``.
+        units: which document each row is from, counted from 0: the unit over which intervals are taken.
+        documents: fingerprints of the documents, by unit.
+    """
+
+    tokens: Tensor
+    units: tuple[int, ...]
+    documents: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def fingerprint(text: Text) -> str:
+    """16 hexadecimal digits of the SHA-256 of a document's text."""
+    return hashlib.sha256(text.text.encode()).hexdigest()[:16]
+
+
+def read_corpus(path: str | Path | None) -> Corpus:
+    """Read documents (see :func:`read_documents`) and divide them.
+
+    Raises:
+        UserError: nothing there, nothing readable, or too little to divide.
+    """
+    return split_documents(read_documents(path))
+
+
+def split_documents(texts: Sequence[Text]) -> Corpus:
+    """Hold out a quarter of the documents, chosen by their text alone.
+
+    Fewer than a dozen documents are cut into parts of 12,000 characters, which are divided like documents.
+
+    Raises:
+        UserError: too little text for two parts.
+    """
+    notes: tuple[str, ...] = ()
+    if len(texts) < _FEW:
+        notes = (
+            f"only {len(texts)} document(s): parts of 12,000 characters count as documents, some held out and some not, "
+            "so the intervals tell nothing about other documents",
+        )
+        texts = [part for text in texts for part in _parts(text)]
+    unlike = {fingerprint(text): text for text in texts}  # the same document twice must not stand on both sides
+    ordered = sorted(unlike)
+    if len(ordered) < 2:
+        raise UserError(
+            f"documents: expected enough text to hold a part of it out ({2 * _PART:,} characters), got "
+            f"{sum(len(text.text) for text in unlike.values()):,}"
+        )
+    held_out = {name for name in ordered if int(name, 16) % _HELD_OUT == 0} or {ordered[0]}
+    if len(held_out) == len(ordered):
+        held_out.discard(ordered[-1])
+    return Corpus(
+        tuple(unlike[name] for name in ordered if name not in held_out),
+        tuple(unlike[name] for name in ordered if name in held_out),
+        notes,
+    )
+
+
+def _parts(text: Text) -> list[Text]:
+    starts = range(0, len(text.text), _PART)
+    parts = [Text(f"{text.name}, from character {start}", text.text[start : start + _PART]) for start in starts]
+    return [part for part in parts if part.text.strip()]
+
+
+def cut_rows(texts: Sequence[Text], tokenizer: Any, *, tokens: int, length: int, seed: int, what: str) -> Rows:
+    """Rows of ``length`` tokens until there are ``tokens`` of them, documents in an order drawn by ``seed``.
+
+    Rows are spread over documents: each gives its first row before any gives its second. What remains of a document
+    after its last whole row is left out.
+
+    Args:
+        texts: the documents.
+        tokenizer: a transformers tokenizer; the special tokens that it puts around a text stand around every row.
+        tokens: how many are wanted; rounded up to whole rows.
+        length: tokens per row.
+        seed: of the order.
+        what: for the message, what the rows are for, for instance ``calibration``.
+
+    Raises:
+        UserError: the documents have fewer tokens in whole rows; the text says how many there are.
+    """
+    before, after = special_tokens(tokenizer)
+    room, wanted = length - len(before) - len(after), -(-tokens // length)
+    drawn = random.Random(seed).sample(list(texts), len(texts))
+    cut: list[list[list[int]]] = []
+    for text in drawn:
+        ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+        whole = [[*before, *ids[at : at + room], *after] for at in range(0, len(ids) - room + 1, room)]
+        cut.append(whole)
+        if len(cut) >= wanted and sum(map(len, cut)) >= wanted and sum(bool(rows) for rows in cut) >= wanted:
+            break
+    order = sorted((place, unit) for unit, rows in enumerate(cut) for place in range(len(rows)))[:wanted]
+    if len(order) < wanted:
+        raise UserError(
+            f"documents: expected {wanted * length:,} tokens in rows of {length} for {what}, got {len(order) * length:,} "
+            f"in {len(texts)} document(s); give more text, or ask for fewer tokens or shorter rows"
+        )
+    used = sorted({unit for _, unit in order})
+    return Rows(
+        torch.tensor([cut[unit][place] for place, unit in order]),
+        tuple(used.index(unit) for _, unit in order),
+        tuple(fingerprint(drawn[unit]) for unit in used),
+    )
