@@ -60,7 +60,9 @@ def study(
     headwise study org/name --json > findings.json
     """
     started = time.monotonic()
-    _prepare(threads)
+    from headwise.cli.start import prepare
+
+    prepare(threads)
     from headwise.study import Settings
 
     settings = Settings(
@@ -86,23 +88,6 @@ def study(
         typer.echo(json.dumps(result.summary() | totals, allow_nan=False))
     else:
         _show(result, time.monotonic() - started)
-
-
-def _prepare(threads: int | None) -> None:
-    """Threads, and libraries that talk on their own: they would tear the progress bar."""
-    import os
-    import warnings
-
-    # The conversion of a GGUF file shows a bar of its own, which only listens to this, when it is first imported.
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    import torch
-    from transformers.utils import logging
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", module="huggingface_hub")
 
 
 def _run(model: str, out: Path, documents: Path | None, settings: Settings, overwrite: bool) -> Study:

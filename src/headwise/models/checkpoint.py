@@ -50,6 +50,7 @@ class Checkpoint:
         causal: True if no layer lets a query attend ahead.
         attention_layers: which layers each attention module serves.
         checks: what was verified on loading.
+        history: what was done to it since its makers published it, oldest first: one plain object per step.
     """
 
     model: Any
@@ -61,10 +62,11 @@ class Checkpoint:
     causal: bool = True
     attention_layers: Mapping[nn.Module, tuple[int, ...]] = field(default_factory=dict, repr=False)
     checks: tuple[Check, ...] = ()
+    history: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layouts:
-            self._trace()
+            self.read_layouts()
 
     @property
     def num_layers(self) -> int:
@@ -135,7 +137,12 @@ class Checkpoint:
         """Multiply head outputs by ``gates [layers, B, H]`` inside the block."""
         return probes.gate(self.model, self.attention_layers, gates)
 
-    def _trace(self) -> None:
+    def forget_hash(self) -> None:
+        """Weights have changed: :attr:`weights_sha256` is computed anew when it is asked for."""
+        self.__dict__.pop("weights_sha256", None)
+
+    def read_layouts(self) -> None:
+        """Read layouts and modules off a forward pass; again after heads were replaced."""
         tokens = torch.tensor([[1, 2, 3]]) % self.model.config.get_text_config().vocab_size
         body = probes.body_of(self.model)
         with refusing(self.name, "heads"):

@@ -84,8 +84,8 @@ def split_documents(texts: Sequence[Text]) -> Corpus:
     notes: tuple[str, ...] = ()
     if len(texts) < _FEW:
         notes = (
-            f"only {len(texts)} document(s): parts of 12,000 characters count as documents, some held out and some not, "
-            "so the intervals tell nothing about other documents",
+            f"only {len(texts)} document(s): parts of 12,000 characters count as documents, some of them held "
+            "out, so the intervals tell nothing about other documents",
         )
         texts = [part for text in texts for part in _parts(text)]
     unlike = {fingerprint(text): text for text in texts}  # the same document twice must not stand on both sides
@@ -141,8 +141,9 @@ def cut_rows(texts: Sequence[Text], tokenizer: Any, *, tokens: int, length: int,
     order = sorted((place, unit) for unit, rows in enumerate(cut) for place in range(len(rows)))[:wanted]
     if len(order) < wanted:
         raise UserError(
-            f"documents: expected {wanted * length:,} tokens in rows of {length} for {what}, got {len(order) * length:,} "
-            f"in {len(texts)} document(s); give more text, or ask for fewer tokens or shorter rows"
+            f"documents: expected {wanted * length:,} tokens in rows of {length} for {what}, got "
+            f"{len(order) * length:,} in {len(texts)} document(s); give more text, or ask for fewer tokens or shorter "
+            "rows"
         )
     used = sorted({unit for _, unit in order})
     return Rows(
