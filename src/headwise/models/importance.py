@@ -13,7 +13,7 @@ import torch
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.losses import Question, row_losses
 
-__all__ = ["importance"]
+__all__ = ["gate_gradients", "importance"]
 
 
 def importance(checkpoint: Checkpoint, questions: Sequence[Question], batch: int = 2) -> np.ndarray:
@@ -31,6 +31,11 @@ def importance(checkpoint: Checkpoint, questions: Sequence[Question], batch: int
     Returns:
         float32 ``[D, layers, H]`` in nats; NaN where a layer has fewer heads.
     """
+    return np.abs(gate_gradients(checkpoint, questions, batch))
+
+
+def gate_gradients(checkpoint: Checkpoint, questions: Sequence[Question], batch: int = 2) -> np.ndarray:
+    """∂loss/∂gate of every head, with its sign, so that those of several heads may be added; see :func:`importance`."""
     documents = sum(len(question.units) for question in questions)
     result = np.full((documents, checkpoint.num_layers, checkpoint.max_heads), np.nan, dtype=np.float32)
     for question in questions:
@@ -42,7 +47,7 @@ def importance(checkpoint: Checkpoint, questions: Sequence[Question], batch: int
             with torch.enable_grad(), checkpoint.gate(gates):
                 row_losses(checkpoint, part).sum().backward()
             assert gates.grad is not None
-            result[list(part.units)] = gates.grad.abs().transpose(0, 1).cpu().numpy()
+            result[list(part.units)] = gates.grad.transpose(0, 1).cpu().numpy()
     for layer, layout in enumerate(checkpoint.layouts):
         result[:, layer, layout.num_heads :] = np.nan
     return result

@@ -69,7 +69,7 @@ def _linear(weight: Tensor, bias: Tensor | None, like: Any) -> nn.Linear:
     return made.train(like.training)
 
 
-def _separate(names: str, output: str) -> Packing:
+def _separate(names: str, output: str, *, shares: bool = True) -> Packing:
     """Four linear layers."""
     names_of_parts = names.split()
 
@@ -87,7 +87,7 @@ def _separate(names: str, output: str) -> Packing:
             setattr(module, name, _linear(part.flatten(0, 1), _flat(bias), getattr(module, name)))
         setattr(outer, output, _linear(_output(weights), weights.output_bias, getattr(outer, output)))
 
-    return Packing("four projections", read, write)
+    return Packing("four projections" if shares else "four projections, a key for every query", read, write, shares)
 
 
 def _packed_rows(module: Any, outer: Any, head_dim: int) -> HeadWeights:
@@ -160,7 +160,7 @@ def _conv(weight: Tensor, bias: Tensor, like: Any) -> Any:
 _FOUR = _separate("q_proj k_proj v_proj", "o_proj")
 
 PACKINGS: dict[str, Packing] = {
-    "bert": _separate("query key value", "dense"),
+    "bert": _separate("query key value", "dense", shares=False),
     "gemma2": _FOUR,
     "gpt2": Packing("one projection, all queries first, transposed", _transposed, _transpose, shares=False),
     "gpt_neox": Packing("one projection, head by head", _interleaved, _interleave, shares=False),

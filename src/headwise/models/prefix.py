@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.models.checkpoint import Checkpoint
 
-__all__ = ["Prefix"]
+__all__ = ["Prefix", "find_blocks"]
 
 
 class Prefix:
@@ -34,7 +34,7 @@ class Prefix:
 
     def __init__(self, checkpoint: Checkpoint, tokens: Tensor) -> None:
         self.tokens = tokens
-        found = _find_blocks(checkpoint)
+        found = find_blocks(checkpoint)
         self._blocks, self._block_of_layer = found if found else ((), ())
         self._outputs: list[Any] = []
         self._entered: Any = None  # what the first block was given
@@ -107,7 +107,7 @@ class Prefix:
             return False
 
 
-def _find_blocks(checkpoint: Checkpoint) -> tuple[Sequence[nn.Module], tuple[int, ...]] | None:
+def find_blocks(checkpoint: Checkpoint) -> tuple[Sequence[nn.Module], tuple[int, ...]] | None:
     """The list of blocks, and for every attention layer the index of its block."""
     modules = {layers[0]: module for module, layers in checkpoint.attention_layers.items() if len(layers) == 1}
     if len(modules) != checkpoint.num_layers:

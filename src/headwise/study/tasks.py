@@ -11,13 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.errors import UserError
 from headwise.models import Checkpoint
-from headwise.models.losses import IGNORED, Question, row_losses
+from headwise.models.losses import Question, row_losses
 from headwise.models.prefix import Prefix
+from headwise.models.questions import ask
 from headwise.study.samples import Sample
-
-_MASKED_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -39,37 +37,18 @@ class Task:
 
 
 def make_task(name: str, samples: Sequence[Sample], checkpoint: Checkpoint, seed: int) -> Task:
-    """The model's own training objective on these samples.
-
-    A causal model predicts every counted token from those before it. A masked model gets 15 % of the counted tokens
-    (at least one per row) replaced by its mask token and must tell them; which ones is drawn from ``seed``.
+    """The model's own training objective on these samples, see :func:`headwise.models.questions.ask`.
 
     Raises:
         UserError: the model has no language head, or no mask token.
     """
-    if checkpoint.objective is None:
-        raise UserError(f"{checkpoint.name}: has no language head, so there is no loss to measure effects on")
-    make = _next_token if checkpoint.objective == "next" else _masked
-    return Task(name, tuple(make(sample, checkpoint, seed + index) for index, sample in enumerate(samples)))
-
-
-def _next_token(sample: Sample, checkpoint: Checkpoint, seed: int) -> Question:
-    labels = torch.full_like(sample.tokens, IGNORED)
-    labels[:, :-1] = torch.where(sample.counted[1:], sample.tokens[:, 1:], IGNORED)
-    return Question(sample.tokens, labels, sample.units)
-
-
-def _masked(sample: Sample, checkpoint: Checkpoint, seed: int) -> Question:
-    mask_token = checkpoint.tokenizer.mask_token_id
-    if mask_token is None:
-        raise UserError(f"{checkpoint.name}: a masked language model whose tokenizer has no mask token")
-    special = torch.isin(sample.tokens, torch.tensor(checkpoint.tokenizer.all_special_ids))
-    chances = torch.rand(sample.tokens.shape, generator=torch.Generator().manual_seed(seed))
-    chances = chances.masked_fill(special | ~sample.counted, 2.0)
-    chosen = chances < _MASKED_SHARE
-    chosen |= chances == chances.amin(dim=1, keepdim=True)
-    labels = torch.where(chosen, sample.tokens, IGNORED)
-    return Question(torch.where(chosen, mask_token, sample.tokens), labels, sample.units)
+    return Task(
+        name,
+        tuple(
+            ask(checkpoint, sample.tokens, sample.counted, sample.units, seed + index)
+            for index, sample in enumerate(samples)
+        ),
+    )
 
 
 class TaskRunner:
