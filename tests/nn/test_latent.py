@@ -47,6 +47,8 @@ def by_hand(module: LatentAttention, inputs: Tensor, **options: Any) -> tuple[Te
     """Head by head from slices of the weights, with the oracle of attention."""
 
     def normed(tokens: Tensor, norm: Any) -> Tensor:
+        if isinstance(norm, torch.nn.Identity):
+            return tokens
         return tokens / (tokens.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
     positions = torch.arange(inputs.shape[1])
@@ -61,13 +63,13 @@ def by_hand(module: LatentAttention, inputs: Tensor, **options: Any) -> tuple[Te
         source = normed(inputs @ module.q_a_proj.weight.T, module.q_a_layernorm)
     low = inputs @ module.kv_a_proj_with_mqa.weight.T
     latent, shared = normed(low[..., :LATENT], module.kv_a_layernorm), turned(low[..., LATENT:])
-    queries, keys, values = [], [], []
+    queries, keys, values, nope = [], [], [], module.nope_head_dim
     for head in range(HEADS):
-        query = source @ rows[head * (NOPE + ROPE) : (head + 1) * (NOPE + ROPE)].T
-        read = module.kv_b_proj.weight[head * (NOPE + VALUE) : (head + 1) * (NOPE + VALUE)]
-        queries.append(torch.cat([query[..., :NOPE], turned(query[..., NOPE:])], -1))
-        keys.append(torch.cat([latent @ read[:NOPE].T, shared], -1))
-        values.append(latent @ read[NOPE:].T)
+        query = source @ rows[head * (nope + ROPE) : (head + 1) * (nope + ROPE)].T
+        read = module.kv_b_proj.weight[head * (nope + VALUE) : (head + 1) * (nope + VALUE)]
+        queries.append(torch.cat([query[..., :nope], turned(query[..., nope:])], -1))
+        keys.append(torch.cat([latent @ read[:nope].T, shared], -1))
+        values.append(latent @ read[nope:].T)
     result = reference_attention(*(torch.stack(heads, 1) for heads in (queries, keys, values)), **options)
     return torch.cat(list(result.output.unbind(1)), -1) @ module.o_proj.weight.T, result.weights
 
@@ -75,6 +77,7 @@ def by_hand(module: LatentAttention, inputs: Tensor, **options: Any) -> tuple[Te
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "query latent": {"query_latent_dim": 19},
+    "linear, all of the key turns": {"latent_norm": False, "nope_head_dim": 0},
     "window, sinks, soft-cap": {"window": PER_HEAD, "sinks": True, "softcap": 3.0, "scale": 0.4},
 }
 
@@ -274,6 +277,9 @@ def test_what_does_not_fit_is_refused() -> None:
         made()(hidden(), form="folded")
     with pytest.raises(ValueError, match=r"^LatentAttention: expected latent_dim to be a positive integer, got 0$"):
         made(latent_dim=0)
+    for wrong in (-1, False):
+        with pytest.raises(ValueError, match="expected nope_head_dim to be 0 or a positive integer"):
+            made(nope_head_dim=wrong)
     with pytest.raises(ValueError, match=r"^LatentAttention: expected rope for head_dim 4, got one for 6$"):
         made(rope=RotaryEmbedding(6))
     with pytest.raises(ValueError, match=r"^hidden: expected \[batch, length, embed_dim = 11\], got \[2, 11\]$"):

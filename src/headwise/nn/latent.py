@@ -61,12 +61,14 @@ class LatentAttention(HeadSettings):
         embed_dim: ``E``.
         num_heads: ``H``.
         latent_dim: ``r`` (``kv_lora_rank``).
-        nope_head_dim: ``n`` (``qk_nope_head_dim``).
+        nope_head_dim: ``n`` (``qk_nope_head_dim``); may be 0.
         rope_head_dim: ``p`` (``qk_rope_head_dim``).
         value_head_dim: ``v`` (``v_head_dim``).
         query_latent_dim: width of the queries' latent (``q_lora_rank``); default: one projection, ``q_proj``.
         bias: whether the projections of ``hidden`` down to latents, and the output's, have a bias.
         rope: turns the ``p`` features; default ``RotaryEmbedding(p, interleaved=True)``.
+        latent_norm: whether keys and values are read from a normalised latent (``kv_a_layernorm``), as in DeepSeek.
+            Without it the layer is linear in its input up to the attention, as grouped heads are.
         eps: of the norms of both latents.
         window, sinks, softcap: see :class:`GroupedQueryAttention`.
         scale: factor of the scores; default ``1 / sqrt(n + p)``, times the square of YaRN's magnitude where the scaling
@@ -94,6 +96,7 @@ class LatentAttention(HeadSettings):
         query_latent_dim: int | None = None,
         bias: bool = False,
         rope: RotaryEmbedding | None = None,
+        latent_norm: bool = True,
         eps: float = 1e-6,
         window: WindowArgument = None,
         sinks: bool = False,
@@ -103,7 +106,11 @@ class LatentAttention(HeadSettings):
         dtype: torch.dtype | None = None,
     ) -> None:
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "latent_dim": latent_dim}
-        sizes |= {"nope_head_dim": nope_head_dim, "rope_head_dim": rope_head_dim, "value_head_dim": value_head_dim}
+        sizes |= {"rope_head_dim": rope_head_dim, "value_head_dim": value_head_dim}
+        if isinstance(nope_head_dim, bool) or not isinstance(nope_head_dim, int) or nope_head_dim < 0:
+            raise ValueError(
+                f"LatentAttention: expected nope_head_dim to be 0 or a positive integer, got {nope_head_dim!r}"
+            )
         given = {} if query_latent_dim is None else {"query_latent_dim": query_latent_dim}
         check_layer_sizes("LatentAttention", sizes | given)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -124,7 +131,7 @@ class LatentAttention(HeadSettings):
             self.q_a_layernorm = RMSNorm(query_latent_dim, eps=eps, **made)
             self.q_b_proj = nn.Linear(query_latent_dim, num_heads * query_dim, bias=False, **made)
         self.kv_a_proj_with_mqa = nn.Linear(embed_dim, latent_dim + rope_head_dim, bias=bias, **made)
-        self.kv_a_layernorm = RMSNorm(latent_dim, eps=eps, **made)
+        self.kv_a_layernorm = RMSNorm(latent_dim, eps=eps, **made) if latent_norm else nn.Identity()
         self.kv_b_proj = nn.Linear(latent_dim, num_heads * (nope_head_dim + value_head_dim), bias=False, **made)
         self.o_proj = nn.Linear(num_heads * value_head_dim, embed_dim, bias=bias, **made)
         self.rope = rope
