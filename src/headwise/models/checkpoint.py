@@ -22,7 +22,7 @@ from headwise.models import probes
 from headwise.models.probes import HeadCall
 from headwise.models.refusal import refusing
 
-__all__ = ["Check", "Checkpoint", "Objective"]
+__all__ = ["Check", "Checkpoint", "Objective", "fingerprint"]
 
 Objective = Literal["next", "masked"]
 
@@ -95,12 +95,8 @@ class Checkpoint:
 
     @cached_property
     def weights_sha256(self) -> str:
-        """SHA-256 over names, types, shapes and bytes of all weights in the order of their names."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        return digest.hexdigest()
+        """See :func:`fingerprint`."""
+        return fingerprint(self.model)
 
     def forward(self, input_ids: Tensor, **options: Any) -> Any:
         """One pass of the model without a cache.
@@ -155,6 +151,15 @@ class Checkpoint:
         self.attention_layers = probes.layers_of(calls)
         self.layouts = tuple(_layout(call) for call in calls)
         self.causal = all(_is_causal(call) for call in calls)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and bytes of all weights in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _layout(call: HeadCall) -> HeadLayout:

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from headwise.errors import UserError
 from headwise.models.checkpoint import Checkpoint, Objective
 from headwise.models.checks import verify_attention
+from headwise.models.history import read_history
 from headwise.models.interface import NAME, register
 from headwise.models.refusal import NO_TOKENIZER, refusing
+from headwise.models.reshaped import class_for
 from headwise.models.source import Source, find
 
-__all__ = ["load"]
+__all__ = ["auto_class_of", "config_of", "load"]
 
 
 def load(
@@ -42,22 +44,27 @@ def load(
 
     Raises:
         UserError: nothing readable at ``source``, only pickled weights, an unknown or unsupported architecture,
-            weights missing or not finite, or a check that failed. The text says what to do.
+            weights missing or not finite, a damaged ``headwise.json``, or a check that failed. The text says what to
+            do.
     """
     register()
     found = find(source)
-    config = _config(found)
+    config = config_of(found)
     found.require_safetensors()
-    auto_class, objective = _auto_class(config, found.name)
-    model = _model(auto_class, found, dtype or torch.float32).to(device)
-    checkpoint = Checkpoint(model, _tokenizer(found), name=found.name, source=str(source), objective=objective)
+    history = read_history(found)
+    auto_class, objective = auto_class_of(config, found.name)
+    model = _model(class_for(auto_class, config, found.name), found, dtype or torch.float32).to(device)
+    checkpoint = Checkpoint(
+        model, _tokenizer(found), name=found.name, source=str(source), objective=objective, history=history
+    )
     if check:
         with refusing(found.name, "heads"):
             checkpoint.checks = verify_attention(checkpoint)
     return checkpoint
 
 
-def _config(source: Source) -> Any:
+def config_of(source: Source) -> Any:
+    """The config of one language model; anything else is refused."""
     from transformers import AutoConfig
 
     with refusing(source.name, "config"):
@@ -76,7 +83,7 @@ def _config(source: Source) -> Any:
     return config
 
 
-def _auto_class(config: Any, name: str) -> tuple[Any, Objective | None]:
+def auto_class_of(config: Any, name: str) -> tuple[Any, Objective | None]:
     """The transformers class for the checkpoint and what its language head was trained for."""
     import transformers
 
@@ -93,9 +100,9 @@ def _auto_class(config: Any, name: str) -> tuple[Any, Objective | None]:
     return transformers.AutoModel, None
 
 
-def _model(auto_class: Any, source: Source, dtype: torch.dtype) -> Any:
+def _model(model_class: Any, source: Source, dtype: torch.dtype) -> Any:
     with refusing(source.name, "weights"):
-        model, report = auto_class.from_pretrained(
+        model, report = model_class.from_pretrained(
             source.location,
             dtype=dtype,
             attn_implementation=NAME,
