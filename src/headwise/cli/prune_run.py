@@ -1,0 +1,178 @@
+"""What `headwise prune` does, between reading its options and showing what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from headwise.cli.progress import Bar
+from headwise.cli.reshaping import cache_bytes, paired_loss
+from headwise.errors import UserError
+from headwise.folders import check_free, write_atomically
+from headwise.layout import HeadLayout
+from headwise.models import Checkpoint, load
+from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
+from headwise.models.documents import Text
+from headwise.models.history import MANIFEST
+from headwise.models.questions import check_objective
+from headwise.surgery.compensate import check_rows
+from headwise.surgery.export import check_exportable, export
+from headwise.surgery.prune import prune
+from headwise.surgery.prune_curve import Curve, prune_curve
+from headwise.surgery.prune_scores import SCORES, UnitScores, check_score, score_units
+from headwise.surgery.prune_units import Unit, check_unit, count_to_remove, example_after
+
+__all__ = ["Request", "Result", "run_pruning"]
+
+_CURVE_TOKENS = 2_048
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command, see there."""
+
+    model: str
+    out: Path
+    heads: int | None
+    share: float | None
+    unit: str
+    score: str
+    uniform: bool
+    compensate: bool
+    curve: bool
+    format: str | None
+    documents: Path | None
+    tokens: int
+    length: int
+    seed: int
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out.
+
+    Attributes:
+        checkpoint: the smaller model.
+        record: what ``--json`` prints, but for the time.
+    """
+
+    checkpoint: Checkpoint
+    record: dict[str, Any]
+
+
+def run_pruning(request: Request) -> Result:
+    """Refuse what can be refused, prune, measure, write.
+
+    Raises:
+        UserError: it is impossible; nothing is written then.
+    """
+    # Everything that can be refused without the model is refused before it is loaded.
+    check_unit(request.unit)
+    if request.score not in SCORES:
+        raise UserError(f"prune: expected a score out of {', '.join(SCORES)}, got {request.score!r}")
+    if (request.heads is None) == (request.share is None):
+        raise UserError("prune: expected --heads or --share, got both or neither")
+    check_free(request.out, request.overwrite, kind="model", marker=MANIFEST)
+    corpus = read_corpus(request.documents)
+    with Bar() as bar:
+        bar.stage(f"loading {request.model}")
+        checkpoint = load(request.model)
+        count = _check(checkpoint, request)
+        calibration, held_out = _rows(checkpoint, corpus, request)
+        unit = cast(Unit, request.unit)
+        scores = score_units(checkpoint, calibration, score=request.score, unit=unit, seed=request.seed, progress=bar)
+        pruned = prune(
+            checkpoint, calibration, heads=count, scores=scores, uniform=request.uniform, compensate=request.compensate,
+            seed=request.seed, progress=bar,
+        )  # fmt: skip
+        curve = _curve(checkpoint, corpus, scores, request, bar) if request.curve else None
+        loss = paired_loss(checkpoint, pruned, held_out, request.seed, bar) if checkpoint.objective else None
+        bar.stage(f"writing {request.out}")
+        folder = export(pruned, request.out, overwrite=request.overwrite, format=request.format)
+        if curve is not None:
+            _write_curve(curve, folder, checkpoint.name)
+    return Result(pruned, _record(checkpoint, pruned, request, loss, corpus.notes))
+
+
+def _check(checkpoint: Checkpoint, request: Request) -> int:
+    """How many heads go, once it is sure that this many can, and that a format holds what stays."""
+    layouts, unit = checkpoint.layouts, cast(Unit, request.unit)
+    count = count_to_remove(layouts, unit, heads=request.heads, share=request.share, uniform=request.uniform)
+    check_exportable(checkpoint, example_after(layouts, unit, count, uniform=request.uniform), request.format)
+    if request.curve:
+        check_objective(checkpoint)
+    return count
+
+
+def _rows(checkpoint: Checkpoint, corpus: Corpus, request: Request) -> tuple[Rows, Rows]:
+    """Calibration and held-out rows; documents that are too short are refused before anything is measured."""
+    calibration = _cut(checkpoint, corpus.working, request, request.tokens, "calibration")
+    held_out = _cut(checkpoint, corpus.held_out, request, max(1, request.tokens // 2), "held-out loss")
+    check_score(checkpoint, request.score, calibration)
+    if request.compensate:
+        layers = {layer: range(layout.num_heads) for layer, layout in enumerate(checkpoint.layouts)}
+        check_rows(checkpoint, layers, calibration)
+    return calibration, held_out
+
+
+def _cut(checkpoint: Checkpoint, texts: Sequence[Text], request: Request, tokens: int, what: str) -> Rows:
+    length = request.length
+    return cut_rows(texts, checkpoint.tokenizer, tokens=tokens, length=length, seed=request.seed, what=what)
+
+
+def _curve(checkpoint: Checkpoint, corpus: Corpus, scores: UnitScores, request: Request, bar: Bar) -> Curve:
+    tokens = min(_CURVE_TOKENS, max(1, request.tokens // 2))
+    rows = _cut(checkpoint, corpus.held_out, request, tokens, "the curve")
+    # Greedy orders score anew for every point.
+    again = _cut(checkpoint, corpus.working, request, min(_CURVE_TOKENS, request.tokens), "calibration")
+    return prune_curve(checkpoint, rows, calibration=again, scores=scores, seed=request.seed, progress=bar)
+
+
+def _write_curve(curve: Curve, folder: Path, name: str) -> None:
+    from headwise.report.prune_figure import draw_curve
+
+    write_atomically(folder / "curve.json", json.dumps(curve.as_dict(), indent=2, allow_nan=False).encode())
+    draw_curve(curve, folder / "curve.png", name=name)
+
+
+def _record(
+    checkpoint: Checkpoint, pruned: Checkpoint, request: Request, loss: dict[str, Any] | None, notes: Sequence[str]
+) -> dict[str, Any]:
+    entry = pruned.history[-1]
+    both = (checkpoint, pruned)
+    return {
+        "model": checkpoint.name,
+        "folder": str(request.out),
+        "format": json.loads((request.out / MANIFEST).read_bytes())["format"],
+        "score": request.score,
+        "unit": request.unit,
+        "uniform": request.uniform,
+        "compensated": request.compensate,
+        "seed": request.seed,
+        "heads": [len(model.heads) for model in both],
+        "parameters": [model.parameters for model in both],
+        "cache_bytes_per_token": [cache_bytes(model) for model in both] if checkpoint.causal else None,
+        "loss": loss,
+        "layers": [_layer(layer, old, new, entry) for layer, (old, new) in enumerate(_pairs(checkpoint, pruned))],
+        "calibration": {"tokens": entry["tokens"], "documents": len(entry["documents"])},
+        "notes": list(notes),
+    }
+
+
+def _pairs(checkpoint: Checkpoint, pruned: Checkpoint) -> list[tuple[HeadLayout, HeadLayout]]:
+    return list(zip(checkpoint.layouts, pruned.layouts, strict=True))
+
+
+def _layer(layer: int, old: HeadLayout, new: HeadLayout, entry: dict[str, Any]) -> dict[str, Any]:
+    recovered = entry["recovered"].get(str(layer))
+    return {
+        "layer": layer,
+        "heads": [old.num_heads, new.num_heads],
+        "kv_heads": [old.num_kv_heads, new.num_kv_heads],
+        "removed": entry["removed"].get(str(layer), []),
+        "recovered": None if recovered is None else recovered["share"],
+    }

@@ -1,0 +1,71 @@
+"""What the commands that reshape a model have in common: rows of text, the loss before and after, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headwise.cli.progress import Bar
+from headwise.models import Checkpoint
+
+__all__ = ["cache_bytes", "count_row", "paired_loss", "totals_table"]
+
+
+def paired_loss(before: Checkpoint, after: Checkpoint, rows: Any, seed: int, bar: Bar) -> dict[str, Any]:
+    """Loss on held-out rows of both models, and the paired difference with its interval over documents."""
+    from headwise.intervals import bootstrap_interval
+    from headwise.models.questions import document_losses
+
+    bar.plan(2 * rows.tokens.numel())
+    losses = []
+    for name, model in (("before", before), ("after", after)):
+        bar.stage(f"held-out loss {name}")
+        losses.append(document_losses(model, rows, seed=seed))
+        bar.advance(rows.tokens.numel())
+    old, new = losses
+    low, high = map(float, bootstrap_interval(new - old, seed))
+    known = len(old) > 1
+    return {
+        "before": float(old.mean()),
+        "after": float(new.mean()),
+        "difference": float((new - old).mean()),
+        "low": low if known else None,
+        "high": high if known else None,
+        "documents": len(old),
+        "tokens": rows.tokens.numel(),
+    }
+
+
+def cache_bytes(checkpoint: Checkpoint) -> int:
+    """Keys and values of one token in all layers, in the dtype of the weights as they were saved."""
+    size = checkpoint.model.dtype.itemsize
+    return sum(layout.num_kv_heads * (layout.head_dim + layout.value_dim) * size for layout in checkpoint.layouts)
+
+
+def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int] | None, loss: Any) -> Any:
+    """A rich table of counts before and after, cache bytes per token, and the loss."""
+    from rich.table import Table
+
+    from headwise.plan.units import bytes_text
+
+    table = Table(title="In all", title_justify="left")
+    for name in ("", "before", "after", "difference"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, counts in rows:
+        table.add_row(name, *count_row(counts))
+    if cache is not None:
+        before, after = cache
+        saved = f"−{1 - after / before:.1%}" if after < before else "0"
+        table.add_row("cache per token", bytes_text(before), bytes_text(after), saved)
+    if loss is not None:
+        interval = "" if loss["low"] is None else f" ({loss['low']:+.3f} to {loss['high']:+.3f})"
+        told = f"{loss['difference']:+.3f}{interval}"
+        documents = f"loss, {loss['documents']} held-out documents (nats)"
+        table.add_row(documents, f"{loss['before']:.3f}", f"{loss['after']:.3f}", told)
+    return table
+
+
+def count_row(pair: Sequence[int]) -> tuple[str, str, str]:
+    """Before, after and the share that went."""
+    before, after = pair
+    return f"{before:,}", f"{after:,}", f"−{1 - after / before:.1%}" if after < before else "0"
