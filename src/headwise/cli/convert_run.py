@@ -1,0 +1,150 @@
+"""What `headwise convert` does, between reading its options and showing what came out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.cli.progress import Bar
+from headwise.cli.reshaping import cache_bytes, paired_loss
+from headwise.errors import UserError
+from headwise.folders import check_free
+from headwise.models import Checkpoint, load
+from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
+from headwise.models.history import MANIFEST
+from headwise.surgery.convert import Recipe, check_convertible, check_text, convert
+from headwise.surgery.export import check_exportable, export
+from headwise.surgery.latent import check_latent, convert_to_latent
+from headwise.surgery.latent_checkpoint import LATENT, save_latent
+
+__all__ = ["Request", "run_conversion"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command, see there."""
+
+    model: str
+    out: Path
+    kv_heads: int | None
+    mla: str | None
+    method: str
+    grouping: str | None
+    refit: bool | None
+    steps: int | None
+    format: str | None
+    documents: Path | None
+    tokens: int
+    length: int
+    seed: int
+    overwrite: bool
+
+    @property
+    def recipe(self) -> Recipe:
+        """How heads are merged.
+
+        Raises:
+            UserError: an option makes no sense.
+        """
+        return Recipe(self.method, self.grouping, self.refit, self.steps, seed=self.seed).settled()
+
+
+def run_conversion(request: Request) -> dict[str, Any]:
+    """Refuse what can be refused, convert, measure, write.
+
+    Returns:
+        What ``--json`` prints, but for the time.
+
+    Raises:
+        UserError: it is impossible; nothing is written then.
+    """
+    # Everything that can be refused without the model is refused before it is loaded.
+    if (request.kv_heads is None) == (request.mla is None):
+        raise UserError("convert: expected --kv-heads or --mla, got both or neither")
+    if request.kv_heads is not None:
+        return _to_fewer_heads(request, request.kv_heads)
+    return _to_latents(request, *_sizes(request))
+
+
+def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
+    recipe = request.recipe
+    check_free(request.out, request.overwrite, kind="model", marker=MANIFEST)
+    corpus = read_corpus(request.documents)
+    with Bar() as bar:
+        bar.stage(f"loading {request.model}")
+        checkpoint = load(request.model)
+        check_convertible(checkpoint, kv_heads, recipe)
+        layers = [(layout.num_heads, kv_heads) for layout in checkpoint.layouts]
+        check_exportable(checkpoint, layers, request.format)
+        rows = _calibration(checkpoint, corpus, request) if recipe.needs_text else None
+        check_text(checkpoint, rows, recipe)
+        held_out = _held_out(checkpoint, corpus, request)
+        converted = convert(checkpoint, kv_heads, rows=rows, recipe=recipe, progress=bar)
+        loss = paired_loss(checkpoint, converted, held_out, request.seed, bar)
+        bar.stage(f"writing {request.out}")
+        export(converted, request.out, overwrite=request.overwrite, format=request.format)
+    entry, both = converted.history[-1], (checkpoint, converted)
+    return {
+        "model": checkpoint.name,
+        "folder": str(request.out),
+        "format": json.loads((request.out / MANIFEST).read_bytes())["format"],
+        **{name: entry[name] for name in ("method", "grouping", "refit", "steps", "rate", "seed", "layers")},
+        "kv_heads": [sum(layout.num_kv_heads for layout in model.layouts) for model in both],
+        "parameters": [model.parameters for model in both],
+        "cache_bytes_per_token": [cache_bytes(model) for model in both],
+        "loss": loss,
+        "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
+        "notes": list(corpus.notes),
+    }
+
+
+def _sizes(request: Request) -> tuple[int, int]:
+    """Rank and rotary dimensions out of RANK+ROPE."""
+    rank, plus, rope = str(request.mla).partition("+")
+    if not (plus and rank.isdecimal() and rope.isdecimal()):
+        raise UserError(f"--mla: expected RANK+ROPE, such as 192+64, got {request.mla!r}")
+    if request.format is not None:
+        raise UserError(f"--mla: expected no --format, since only headwise opens latent models, got {request.format}")
+    return int(rank), int(rope)
+
+
+def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
+    check_free(request.out, request.overwrite, kind="model with latent attention", marker=LATENT)
+    corpus = read_corpus(request.documents)
+    with Bar() as bar:
+        bar.stage(f"loading {request.model}")
+        checkpoint = load(request.model)
+        check_latent(checkpoint, rank, rope)
+        rows, held_out = _calibration(checkpoint, corpus, request), _held_out(checkpoint, corpus, request)
+        converted = convert_to_latent(checkpoint, rank=rank, rope=rope, rows=rows, seed=request.seed, progress=bar)
+        loss = paired_loss(checkpoint, converted, held_out, request.seed, bar)
+        bar.stage(f"writing {request.out}")
+        save_latent(converted, request.out, overwrite=request.overwrite)
+    entry = converted.history[-1]
+    return {
+        "model": checkpoint.name,
+        "folder": str(request.out),
+        "format": "latent",
+        **{name: entry[name] for name in ("rank", "rope", "seed")},
+        "layers": [],
+        "parameters": [model.parameters for model in (checkpoint, converted)],
+        "cache_bytes_per_token": [cache_bytes(checkpoint), converted.cache_bytes_per_token],
+        "loss": loss,
+        "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
+        "notes": ["no stock format: only headwise.surgery.latent_checkpoint.load_latent opens it", *corpus.notes],
+    }
+
+
+def _calibration(checkpoint: Checkpoint, corpus: Corpus, request: Request) -> Rows:
+    return _cut(checkpoint, corpus.working, request, request.tokens, "calibration")
+
+
+def _held_out(checkpoint: Checkpoint, corpus: Corpus, request: Request) -> Rows:
+    return _cut(checkpoint, corpus.held_out, request, max(1, request.tokens // 4), "held-out loss")
+
+
+def _cut(checkpoint: Checkpoint, texts: Any, request: Request, tokens: int, what: str) -> Rows:
+    length = request.length
+    return cut_rows(texts, checkpoint.tokenizer, tokens=tokens, length=length, seed=request.seed, what=what)

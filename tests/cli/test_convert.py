@@ -1,0 +1,167 @@
+"""`headwise convert` as it is typed: what comes out, what the folder holds, and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from headwise.cli.main import main
+from headwise.errors import UserError
+from headwise.models import load
+from headwise.models.corpus import cut_rows, read_corpus
+from headwise.models.questions import document_losses
+from headwise.surgery.export import export
+from headwise.surgery.latent_checkpoint import load_latent
+from tests.fixtures import one_thread
+from tests.study import tiny
+
+__all__ = ["one_thread"]
+
+ROWS = ("--tokens", "700", "--length", "50")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """Three layers of six query heads on two KV heads."""
+    return tiny.save_llama(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "all")
+
+
+@pytest.fixture
+def run(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def inside(*words: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
+
+    return inside
+
+
+def test_json_is_one_object_and_stock_transformers_opens_the_folder(run, tmp_path, model, texts):
+    out = tmp_path / "mqa"
+    words = ("--kv-heads", 1, "--documents", texts, "--out", out, "--steps", 4, "--json", *ROWS)
+    done = run("convert", model, *words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kv_heads"] == [6, 3]
+    assert told["cache_bytes_per_token"] == [480, 240]
+    assert told["parameters"][0] - told["parameters"][1] == 3 * 2 * 10 * 66
+    assert (told["method"], told["grouping"], told["steps"], told["format"]) == ("pca", "chosen", 4, "stock")
+    assert [layer["groups"] for layer in told["layers"]] == [[[0, 1]]] * 3
+    assert all(layer["fitted"] <= layer["refitted"] for layer in told["layers"])
+    stock = AutoModelForCausalLM.from_pretrained(out)
+    assert stock.config.num_key_value_heads == 1
+    checkpoint, original = load(out), load(model)
+    assert checkpoint.history[-1]["operation"] == "convert"
+    held_out = cut_rows(
+        read_corpus(texts).held_out, checkpoint.tokenizer, tokens=175, length=50, seed=0, what="the test"
+    )
+    with torch.no_grad():
+        difference = stock(input_ids=held_out.tokens).logits - checkpoint.forward(held_out.tokens).logits
+    assert difference.abs().max() < 1e-4
+    losses = [document_losses(each, held_out, seed=0) for each in (original, checkpoint)]
+    assert told["loss"]["before"] == pytest.approx(losses[0].mean(), rel=1e-5)
+    assert told["loss"]["after"] == pytest.approx(losses[1].mean(), rel=1e-5)
+    assert told["loss"]["low"] <= told["loss"]["difference"] <= told["loss"]["high"]
+    used = set(checkpoint.history[-1]["documents"])
+    assert used
+    assert not used & set(held_out.documents)
+
+
+def test_the_table_names_every_layer_and_where_the_model_lies(run, tmp_path, model, texts, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    out = tmp_path / "mqa"
+    done = run("convert", model, "--kv-heads", 1, "--documents", texts, "--out", out, "--steps", 0, *ROWS)
+    assert done.returncode == 0, done.stderr
+    for piece in ("0+1", "merged", "refitted", "KV heads", "−50.0%", f"model: {out} (format stock)"):
+        assert piece in done.stdout
+    assert "fitted" not in done.stdout.replace("refitted", "").replace("not fitted", "")
+
+
+def test_the_baselines_need_no_calibration(run, tmp_path, model, texts):
+    done = run(
+        "convert", model, "--kv-heads", 1, "--documents", texts, "--out", tmp_path / "mean", "--method", "mean",
+        "--json", *ROWS,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    assert told["calibration"] == {"tokens": 0, "length": 0, "documents": 0}
+    assert (told["grouping"], told["refit"], told["steps"]) == ("adjacent", False, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "convert: expected --kv-heads or --mla, got both or neither"),
+        (("--kv-heads", 1, "--mla", "5+2"), "got both or neither"),
+        (("--kv-heads", 4), "expected a number of KV heads that divides the 2 of layer 0 (1, 2), got 4"),
+        (("--kv-heads", 1, "--method", "median"), "expected method to be one of pca, aligned, mean, first"),
+        (("--kv-heads", 1, "--grouping", "any"), "expected grouping to be chosen or adjacent, got 'any'"),
+        (("--kv-heads", 1, "--format", "onnx"), "onnx"),
+        (("--kv-heads", 1, "--tokens", 200), "expected at least 264 tokens of calibration"),
+        (("--kv-heads", 1, "--tokens", 9_999), "expected 10,000 tokens in rows of 50 for calibration, got"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(run, tmp_path, model, texts, words, message):
+    out = tmp_path / "out"
+    done = run("convert", model, "--documents", texts, "--length", 50, "--tokens", 700, "--out", out, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_kept(run, tmp_path, model, texts):
+    out = tmp_path / "thesis"
+    out.mkdir()
+    (out / "chapter.tex").write_text("years", encoding="utf-8")
+    for more, message in (((), "exists already"), (("--overwrite",), "not a model")):
+        done = run("convert", model, "--kv-heads", 1, "--out", out, "--documents", texts, *ROWS, *more)
+        assert done.returncode == 2
+        assert message in done.stderr
+    assert (out / "chapter.tex").read_text(encoding="utf-8") == "years"
+
+
+def test_latent_attention_is_written_in_a_format_of_its_own(run, tmp_path, model, texts):
+    out = tmp_path / "latent"
+    words = ("--mla", "23+10", "--documents", texts, "--out", out, "--json", *ROWS)
+    done = run("convert", model, *words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["cache_bytes_per_token"] == [480, 3 * 33 * 4]
+    assert (told["rank"], told["rope"], told["format"]) == (23, 10, "latent")
+    latent = load_latent(out)
+    held_out = cut_rows(read_corpus(texts).held_out, latent.tokenizer, tokens=175, length=50, seed=0, what="the test")
+    assert told["loss"]["after"] == pytest.approx(document_losses(latent, held_out, seed=0).mean(), rel=1e-5)
+    with pytest.raises(UserError, match=r"config\.json"):
+        load(out)
+    with pytest.raises(UserError, match="its attention is latent, which no format of export holds"):
+        export(latent, tmp_path / "other")
+    assert "no stock format" in run("convert", model, *words[:6], *ROWS, "--overwrite").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--mla", "23"), "--mla: expected RANK+ROPE, such as 192+64, got '23'"),
+        (("--mla", "a+b"), "expected RANK+ROPE"),
+        (("--mla", "23+10", "--format", "stock"), "expected no --format"),
+        (("--mla", "23+11"), "expected an even number of rotary dims from 2 to 20"),
+        (("--mla", "999+10"), "expected a rank from 1 to"),
+    ],
+)
+def test_latent_sizes_that_cannot_be_are_refused(run, tmp_path, model, texts, words, message):
+    done = run("convert", model, "--documents", texts, "--out", tmp_path / "out", *words, *ROWS)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
