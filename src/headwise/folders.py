@@ -5,15 +5,19 @@ Standard library only.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from headwise.errors import UserError
 
-__all__ = ["check_free", "write_atomically", "written_beside"]
+__all__ = ["REQUEST", "check_free", "claim_partial", "write_atomically", "written_beside"]
+
+REQUEST = "request.json"
 
 
 def check_free(folder: Path, overwrite: bool, *, kind: str = "study", marker: str = "manifest.json") -> None:
@@ -76,3 +80,44 @@ def written_beside(folder: Path) -> Iterator[Path]:
         beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def claim_partial(partial: Path, request: Mapping[str, Any], overwrite: bool, *, kind: str = "study") -> bool:
+    """Open the folder of something that takes long, and is gone on with if it is killed.
+
+    Args:
+        partial: where finished parts lie until the whole is done.
+        request: all that decides the numbers, as JSON can hold it; only the same request goes on with the same folder.
+        overwrite: drop what another request has left.
+        kind: what is made, for messages.
+
+    Returns:
+        Whether there is something to go on with.
+
+    Raises:
+        UserError: another request's folder lies there, and is not to be overwritten.
+    """
+    wanted = json.loads(json.dumps(dict(request)))
+    earlier = _read_request(partial / REQUEST)
+    if earlier is not None and earlier != wanted:
+        if not overwrite:
+            differing = sorted(key for key in wanted.keys() | earlier.keys() if wanted.get(key) != earlier.get(key))
+            raise UserError(
+                f"{partial}: a half-finished {kind} with other settings ({', '.join(differing)}) lies there; "
+                "repeat the earlier command to finish it, or give --overwrite to drop it"
+            )
+        shutil.rmtree(partial)
+        earlier = None
+    partial.mkdir(parents=True, exist_ok=True)
+    if earlier is None:
+        write_atomically(partial / REQUEST, json.dumps(wanted, indent=2).encode())
+    return earlier is not None
+
+
+def _read_request(file: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError:
+        return {}

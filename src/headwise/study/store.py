@@ -8,7 +8,6 @@ to ``DIR``: a folder of that name is always a finished study.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from headwise.errors import UserError
-from headwise.folders import check_free, write_atomically
+from headwise.folders import REQUEST, check_free, claim_partial, write_atomically
 
-_REQUEST = "request.json"
 Arrays = dict[str, np.ndarray]
 
 
@@ -41,27 +38,9 @@ class Store:
         self.folder = folder
         self.partial = folder.with_name(folder.name + ".partial")
         self._steps = self.partial / "steps"
-        self.resumed = False
         check_free(folder, overwrite)
-        self._open(json.loads(json.dumps(dict(request))), overwrite)
-
-    def _open(self, request: dict[str, Any], overwrite: bool) -> None:
-        earlier = _read_request(self.partial / _REQUEST)
-        if earlier is not None and earlier != request:
-            if not overwrite:
-                differing = sorted(
-                    key for key in request.keys() | earlier.keys() if request.get(key) != earlier.get(key)
-                )
-                raise UserError(
-                    f"{self.partial}: a half-finished study with other settings ({', '.join(differing)}) lies there; "
-                    "repeat the earlier command to finish it, or give --overwrite to drop it"
-                )
-            shutil.rmtree(self.partial)
-            earlier = None
-        self.resumed = earlier is not None
-        self._steps.mkdir(parents=True, exist_ok=True)
-        if earlier is None:
-            write_atomically(self.partial / _REQUEST, json.dumps(request, indent=2).encode())
+        self.resumed = claim_partial(self.partial, request, overwrite)
+        self._steps.mkdir(exist_ok=True)
 
     def step(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         """The arrays of one step: read back if it was finished before, else computed and kept.
@@ -82,7 +61,7 @@ class Store:
     def finish(self) -> Path:
         """Drop the steps and put the folder in its place."""
         shutil.rmtree(self._steps)
-        (self.partial / _REQUEST).unlink()
+        (self.partial / REQUEST).unlink()
         if self.folder.exists():
             shutil.rmtree(self.folder)
         self.partial.rename(self.folder)
@@ -93,12 +72,3 @@ def _file_name(name: str) -> str:
     """Names of many heads are longer than a file name may be."""
     plain = name.replace("/", "__")
     return plain if len(plain) <= 100 else f"{plain[:60]}-{hashlib.sha256(plain.encode()).hexdigest()[:24]}"
-
-
-def _read_request(file: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except json.JSONDecodeError:
-        return {}
