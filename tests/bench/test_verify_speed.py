@@ -1,0 +1,169 @@
+"""Latency by turns: what is timed, what is left out and said to be, and the sentences. No clock decides a test."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from headwise.bench import PairedTimes
+from headwise.bench.verification import caches, memory, speed
+from headwise.bench.verification.caches import CacheBytes
+from headwise.bench.verification.memory import MemoryUse, measure_memory
+from headwise.bench.verification.result import speed_sentences
+from headwise.bench.verification.settings import Settings
+from headwise.bench.verification.speed import Timing, available_bytes, contexts_within, time_decode, time_prefill
+from headwise.errors import UserError
+
+TOKEN = 480  # bytes in the cache of the tiny model
+SIZES = (CacheBytes(1, TOKEN, TOKEN, TOKEN), CacheBytes(1, TOKEN // 2, TOKEN // 2, TOKEN // 2))
+FAST = Settings(batches=(3, 1), contexts=(19, 41), rounds=5, prefill_tokens=60)
+
+
+def timing(*ratios: float, phase: str = "decode", batch: int = 1, context: int = 512, cache: bool = True) -> Timing:
+    times = PairedTimes({"a": (2.0,) * len(ratios), "b": tuple(2 * ratio for ratio in ratios)})
+    return Timing(phase, batch, context, times, (100, 50) if cache else None)  # type: ignore[arg-type]
+
+
+def clock():
+    """Time that passes by one second a look."""
+    ticks = itertools.count()
+    return lambda: float(next(ticks))
+
+
+def test_decoding_ends_at_the_context_and_both_take_the_same_steps(llama, pooled):
+    timings, notes = time_decode(llama, pooled, (19, 41), FAST, SIZES, clock=clock())
+    assert [(each.batch, each.context) for each in timings] == [(1, 19), (1, 41), (3, 19), (3, 41)]
+    assert notes == []
+    for each in timings:
+        assert each.cache == (each.batch * each.context * TOKEN, each.batch * each.context * TOKEN // 2)
+        assert each.times.seconds == {"a": (1.0,) * 5, "b": (1.0,) * 5}
+        assert each.ratio == 1
+        assert not each.faster
+
+
+def test_prefill_is_timed_within_its_budget_and_the_rest_is_named(llama, pooled):
+    timings, notes = time_prefill(llama, pooled, (19, 41), FAST, clock=clock())
+    assert [(each.phase, each.batch, each.context) for each in timings] == [
+        ("prefill", 1, 19), ("prefill", 1, 41), ("prefill", 3, 19),
+    ]  # fmt: skip
+    assert notes == ["prefill of more than 60 tokens was not timed: batch 3, context 41"]
+
+
+def test_an_encoder_is_timed_too(bert):
+    timings, _ = time_prefill(bert, bert, (19,), FAST, clock=clock())
+    assert [each.batch for each in timings] == [1, 3]
+    assert timings[0].cache is None
+
+
+def test_what_there_is_no_memory_for_is_left_out(monkeypatch, llama, pooled):
+    monkeypatch.setattr(speed, "available_bytes", lambda: 2 * 3 * 41 * TOKEN * 3 // 2 - 1)
+    timings, notes = time_decode(llama, pooled, (19, 41), FAST, SIZES, clock=clock())
+    assert len(timings) == 3
+    assert notes == [
+        "decoding was not timed where both caches would take more than half of the memory: batch 3, context 41"
+    ]
+
+
+def test_a_cache_of_other_states_is_not_made_up(monkeypatch, llama, pooled):
+    from transformers import DynamicCache
+
+    def with_state(checkpoint):
+        cache = DynamicCache(config=checkpoint.model.config)
+        cache.layers[1].recurrent_states = torch.ones(3)
+        return cache
+
+    monkeypatch.setattr(caches, "new_cache", with_state)
+    timings, notes = time_decode(llama, pooled, (19,), FAST, SIZES, clock=clock())
+    assert timings == []
+    assert notes == ["decoding was not timed: llama keeps more than keys and values"]
+
+
+def test_memory_is_told_here():
+    available = available_bytes()
+    assert available is not None
+    assert 2**20 < available < 2**50
+
+
+def test_contexts_beyond_the_positions_are_shortened():
+    assert contexts_within(Settings(), None) == ((512, 4_096, 8_192), [])
+    contexts, notes = contexts_within(Settings(), 2_048)
+    assert contexts == (512, 2_048)
+    assert notes == ["contexts are at most 2,048 tokens, for which the models have positions"]
+    with pytest.raises(UserError, match=r"expected more positions than the 11 tokens that are decoded .* got 11"):
+        contexts_within(Settings(), 11)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "faster"),
+    [((0.9,) * 5, True), ((0.9,) * 4 + (1.1,), False), ((0.9,) * 8 + (1.1,), True), ((0.9,) * 7 + (1.1,) * 2, False)],
+)
+def test_faster_is_what_chance_would_seldom_give(ratios, faster):
+    """5 of 5: 1/32; 4 of 5: 6/32; 8 of 9: 10/512; 7 of 9: 46/512."""
+    assert timing(*ratios).faster == faster
+
+
+def test_the_sentences_name_every_place_where_b_is_not_faster():
+    timings = [
+        timing(*(0.8, 0.9, 1.0, 1.1, 1.2, 0.99), phase="prefill", cache=False),
+        timing(1.2, 1.3, 1.4, 1.3, 1.3, batch=8, context=4_096),
+        timing(0.5, 0.6, 0.7, 0.5, 0.5, batch=8, context=8_192),
+    ]
+    assert speed_sentences(timings, weight_bytes=300) == [
+        "prefill: B is not faster at batch 1, context 512: ratio 0.99 (0.92 to 1.08)",
+        "decode: B is slower at batch 8, context 4,096: ratio 1.30 (1.30 to 1.30); the cache is 25% of what a step of "
+        "A reads",
+    ]
+    assert speed_sentences(timings[2:], 300) == ["decode: B is faster wherever it was timed, ratios 0.50 to 0.50"]
+
+
+def test_times_as_json():
+    assert timing(0.5, 1.0, 1.0, 1.0, 2.0).record() == {
+        "phase": "decode", "batch": 1, "context": 512, "median_seconds": {"a": 2.0, "b": 2.0},
+        "b_over_a": {"median": 1.0, "lower_quartile": 1.0, "upper_quartile": 1.0}, "b_is_faster": False, "rounds": 5,
+        "cache_bytes": {"a": 100, "b": 50},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"rounds": 4}, "rounds of at least 5, got 4"),
+        ({"batches": (1, 0)}, "batches of at least 1 sequence, got 1, 0"),
+        ({"batches": ()}, "batches of at least 1 sequence, got none"),
+        ({"contexts": (512, 11)}, "contexts of more than 11 tokens, .* got 512, 11; ask for longer contexts"),
+        ({"length": 15}, "length of at least 16, got 15"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, told):
+    with pytest.raises(UserError, match=f"verify: expected {told}"):
+        Settings(**options)
+
+
+def test_peak_memory_is_that_of_the_model_and_not_of_who_asks(llama_folder):
+    ballast = torch.ones(200 << 20)  # 800 MiB, which a child would count as its own in getrusage
+    batch, context = 71, 2_003
+    use = measure_memory(str(llama_folder), dtype="float32", batch=batch, context=context, threads=1)
+    assert isinstance(use, MemoryUse), use
+    assert 2**26 < use.imported < ballast.nbytes
+    assert use.imported <= use.loaded < use.peak
+    cache = batch * context * TOKEN
+    assert cache < use.peak - use.loaded < 4 * cache
+
+
+def test_a_process_that_fails_is_told_in_words(monkeypatch):
+    import subprocess
+
+    def ended(*_, **__):
+        return subprocess.CompletedProcess([], -9, "", "")
+
+    monkeypatch.setattr(memory.subprocess, "run", ended)
+    assert measure_memory("m", dtype="float32", batch=1, context=9, threads=1) == "it ended with code -9"
+
+    def slow(*_, **__):
+        raise subprocess.TimeoutExpired([], 3)
+
+    monkeypatch.setattr(memory.subprocess, "run", slow)
+    told = measure_memory("m", dtype="float32", batch=1, context=9, threads=1, timeout=3)
+    assert told == "the process took longer than 3 s"
