@@ -26,6 +26,11 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "study": ("headwise.cli.study", "Read every head of a model: what it does, and if it matters."),
     "plan": ("headwise.cli.plan", "Say what a head layout costs: bytes, FLOPs, and how much fits."),
+    "inspect": ("headwise.cli.inspect", "Show a model's layouts, and which others each format can hold."),
+    "prune": ("headwise.cli.prune", "Remove heads, and write the smaller model."),
+    "convert": ("headwise.cli.convert", "Let more query heads share a key and value head."),
+    "uptrain": ("headwise.cli.uptrain", "Train a reshaped model shortly against the original."),
+    "verify": ("headwise.cli.verify", "Compare two models: loss, copying, cache, speed."),
     "report": ("headwise.cli.report", "Turn a study into one page that opens without a network."),
     "doctor": ("headwise.cli.doctor", "Show versions, processor, memory bandwidth, what is missing."),
 }
