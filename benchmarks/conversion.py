@@ -2,7 +2,7 @@
 
 Two models: the demo model (3 KV heads to 1), calibrated on speeches and judged on held-out speeches, on Python's help
 topics, and on copying random tokens; and a small model with a KV head for each of its 8 query heads, trained here from
-scratch with three seeds and converted to 4, 2 and 1.
+scratch with three seeds and converted to 4, 2 and 1. Beside them the demo model with latent attention of several sizes.
 
 What counts is the loss added, as a share of what mean pooling adds, with an interval over documents. Every recipe is
 finished before the next one starts, and results are kept as they come.
@@ -26,12 +26,13 @@ from conversion_model import train_model
 from headwise.bench import environment_record
 from headwise.intervals import bootstrap_interval
 from headwise.models import Checkpoint, load
-from headwise.models.corpus import Rows, cut_rows, read_corpus
+from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
 from headwise.models.losses import row_losses
 from headwise.models.questions import document_losses
 from headwise.study.samples import repeated_samples
 from headwise.study.tasks import make_task
 from headwise.surgery.convert import Recipe, convert
+from headwise.surgery.latent import convert_to_latent
 
 RESULTS = Path(__file__).parent / "results"
 RECIPES = {
@@ -43,9 +44,11 @@ RECIPES = {
     "pca, output refitted, layers fitted (default)": Recipe("pca"),
     "mean, output refitted, layers fitted": Recipe("mean", refit=True, steps=100),
 }
+PARTS = ("demo", "scratch", "latent")
 DEFAULT = "pca, output refitted, layers fitted (default)"
 CALIBRATION, HELD_OUT, LENGTH = 32_768, 8_192, 512
 COPIES = 32
+LATENTS = ((256, 64), (192, 64), (128, 64), (96, 32))
 
 
 class Judge:
@@ -96,19 +99,24 @@ def summary(added: dict[str, np.ndarray], baseline: dict[str, np.ndarray] | None
     return told
 
 
+def _held_out(model: Checkpoint, corpora: dict[str, Corpus]) -> dict[str, Rows]:
+    options: dict[str, Any] = {"tokens": HELD_OUT, "length": LENGTH, "seed": 0}
+    return {
+        name: cut_rows(corpus.held_out, model.tokenizer, what=f"held-out {name}", **options)
+        for name, corpus in corpora.items()
+    }
+
+
+def _calibration(model: Checkpoint, corpus: Corpus) -> Rows:
+    return cut_rows(corpus.working, model.tokenizer, tokens=CALIBRATION, length=LENGTH, seed=0, what="calibration")
+
+
 def demo(speeches: Path, recipes: Sequence[str], keep: Any) -> None:
     """The demo model from 3 KV heads to 1."""
     model = load("demo")
     corpora = {"speeches": read_corpus(speeches), "help topics": read_corpus(None)}
-    rows = {
-        name: cut_rows(
-            corpus.held_out, model.tokenizer, tokens=HELD_OUT, length=LENGTH, seed=0, what=f"held-out {name}"
-        )
-        for name, corpus in corpora.items()
-    }
-    working = corpora["speeches"].working
-    calibration = cut_rows(working, model.tokenizer, tokens=CALIBRATION, length=LENGTH, seed=0, what="calibration")
-    judge = Judge(model, rows, COPIES)
+    judge = Judge(model, _held_out(model, corpora), COPIES)
+    calibration = _calibration(model, corpora["speeches"])
     keep("original", {name: {"loss": float(losses.mean())} for name, losses in judge.original.items()})
     baseline: dict[str, np.ndarray] | None = None
     for name in recipes:
@@ -118,6 +126,19 @@ def demo(speeches: Path, recipes: Sequence[str], keep: Any) -> None:
         added = judge.added(converted)
         baseline = added if name == "mean" else baseline
         keep(name, summary(added, baseline) | {"seconds": round(seconds, 1)})
+
+
+def latent(speeches: Path, keep: Any) -> None:
+    """The demo model with latent attention of several sizes."""
+    model, corpora = load("demo"), {"speeches": read_corpus(speeches), "help topics": read_corpus(None)}
+    judge = Judge(model, _held_out(model, corpora), COPIES)
+    calibration = _calibration(model, corpora["speeches"])
+    for rank, rope in LATENTS:
+        started = time.monotonic()
+        converted = convert_to_latent(model, rank=rank, rope=rope, rows=calibration)
+        told: dict[str, Any] = summary(judge.added(converted), None)
+        told["bytes_per_token"] = converted.cache_bytes_per_token
+        keep(f"{rank}+{rope}", told | {"seconds": round(time.monotonic() - started, 1)})
 
 
 def scratch(speeches: Path, seeds: Sequence[int], keep: Any) -> None:
@@ -145,7 +166,7 @@ def scratch(speeches: Path, seeds: Sequence[int], keep: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what sharing KV heads adds to the loss.")
     parser.add_argument("--speeches", type=Path, required=True, help="a folder of texts to calibrate and judge on")
-    parser.add_argument("--part", choices=("demo", "scratch"), action="append", help="(default: both)")
+    parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES), help="of the demo part")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the scratch part")
     parser.add_argument("--threads", type=int, help="threads for torch (default: as many as torch chooses)")
@@ -164,9 +185,11 @@ def main() -> None:
 
         return keep
 
-    for part in options.part or ("demo", "scratch"):
+    for part in options.part or PARTS:
         if part == "demo":
             demo(options.speeches, options.recipes, keeper(part))
+        elif part == "latent":
+            latent(options.speeches, keeper(part))
         else:
             scratch(options.speeches, options.seeds, keeper(part))
     print(f"written to {options.out}")

@@ -165,3 +165,19 @@ def test_latent_sizes_that_cannot_be_are_refused(run, tmp_path, model, texts, wo
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_in_bfloat16_stays_one_and_is_judged_as_it_is_written(run, tmp_path, model, texts):
+    half = tmp_path / "half"
+    source = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    source.save_pretrained(half)
+    tiny.tokenizer(wrapped=False).save_pretrained(half)
+    out = tmp_path / "mqa"
+    words = ("--kv-heads", 1, "--documents", texts, "--out", out, "--steps", 0, "--json", *ROWS)
+    told = json.loads(run("convert", half, *words).stdout)
+    assert told["cache_bytes_per_token"] == [240, 120]
+    stock = AutoModelForCausalLM.from_pretrained(out)
+    assert stock.dtype == torch.bfloat16
+    written = load(out)
+    held_out = cut_rows(read_corpus(texts).held_out, written.tokenizer, tokens=175, length=50, seed=0, what="the test")
+    assert told["loss"]["after"] == pytest.approx(document_losses(written, held_out, seed=0).mean(), rel=1e-6)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.cli.progress import Bar
-from headwise.cli.reshaping import cache_bytes, paired_loss
+from headwise.cli.reshaping import cache_bytes, paired_loss, round_weights
 from headwise.errors import UserError
 from headwise.folders import check_free
 from headwise.models import Checkpoint, load
@@ -82,9 +82,11 @@ def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
         check_text(checkpoint, rows, recipe)
         held_out = _held_out(checkpoint, corpus, request)
         converted = convert(checkpoint, kv_heads, rows=rows, recipe=recipe, progress=bar)
+        round_weights(converted)
         loss = paired_loss(checkpoint, converted, held_out, request.seed, bar)
         bar.stage(f"writing {request.out}")
-        export(converted, request.out, overwrite=request.overwrite, format=request.format)
+        dtype = checkpoint.stored_dtype
+        export(converted, request.out, overwrite=request.overwrite, format=request.format, dtype=dtype)
     entry, both = converted.history[-1], (checkpoint, converted)
     return {
         "model": checkpoint.name,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headwise.cli.progress import Bar
-from headwise.cli.reshaping import cache_bytes, paired_loss
+from headwise.cli.reshaping import cache_bytes, paired_loss, round_weights
 from headwise.errors import UserError
 from headwise.folders import check_free, write_atomically
 from headwise.layout import HeadLayout
@@ -89,10 +89,12 @@ def run_pruning(request: Request) -> Result:
             checkpoint, calibration, heads=count, scores=scores, uniform=request.uniform, compensate=request.compensate,
             seed=request.seed, progress=bar,
         )  # fmt: skip
+        round_weights(pruned)
         curve = _curve(checkpoint, corpus, scores, request, bar) if request.curve else None
         loss = paired_loss(checkpoint, pruned, held_out, request.seed, bar) if checkpoint.objective else None
         bar.stage(f"writing {request.out}")
-        folder = export(pruned, request.out, overwrite=request.overwrite, format=request.format)
+        dtype = checkpoint.stored_dtype
+        folder = export(pruned, request.out, overwrite=request.overwrite, format=request.format, dtype=dtype)
         if curve is not None:
             _write_curve(curve, folder, checkpoint.name)
     return Result(pruned, _record(checkpoint, pruned, request, loss, corpus.notes))

@@ -8,7 +8,7 @@ from typing import Any
 from headwise.cli.progress import Bar
 from headwise.models import Checkpoint
 
-__all__ = ["cache_bytes", "count_row", "paired_loss", "totals_table"]
+__all__ = ["cache_bytes", "count_row", "paired_loss", "round_weights", "totals_table"]
 
 
 def paired_loss(before: Checkpoint, after: Checkpoint, rows: Any, seed: int, bar: Bar) -> dict[str, Any]:
@@ -36,9 +36,19 @@ def paired_loss(before: Checkpoint, after: Checkpoint, rows: Any, seed: int, bar
     }
 
 
+def round_weights(checkpoint: Checkpoint) -> None:
+    """Round the weights to the dtype in which they will be written, so that what is measured is what is written."""
+    import torch
+
+    if checkpoint.stored_dtype is not None:
+        with torch.no_grad():
+            for parameter in checkpoint.model.parameters():
+                parameter.copy_(parameter.to(checkpoint.stored_dtype))
+
+
 def cache_bytes(checkpoint: Checkpoint) -> int:
-    """Keys and values of one token in all layers, in the dtype of the weights as they were saved."""
-    size = checkpoint.model.dtype.itemsize
+    """Keys and values of one token in all layers, in the dtype of the model's files."""
+    size = (checkpoint.stored_dtype or checkpoint.model.dtype).itemsize
     return sum(layout.num_kv_heads * (layout.head_dim + layout.value_dim) * size for layout in checkpoint.layouts)
 
 

@@ -140,7 +140,7 @@ def _write(result: Uptrained, out: Path, partial: Path) -> None:
     from headwise.report.uptrain_figure import draw_training
     from headwise.surgery.export import export
 
-    folder = export(result.checkpoint, partial / "model", overwrite=True)
+    folder = export(result.checkpoint, partial / "model", overwrite=True, dtype=result.checkpoint.stored_dtype)
     record = json.dumps(result.record, indent=2, allow_nan=False, ensure_ascii=False)
     write_atomically(folder / "uptrain.json", record.encode())
     draw_training(result.record, folder / "uptrain.png")

@@ -50,6 +50,7 @@ class Checkpoint:
         causal: True if no layer lets a query attend ahead.
         attention_layers: which layers each attention module serves.
         checks: what was verified on loading.
+        stored_dtype: in which dtype its files hold the weights, whatever they were opened in; None where unknown.
         history: what was done to it since its makers published it, oldest first: one plain object per step.
     """
 
@@ -63,6 +64,7 @@ class Checkpoint:
     attention_layers: Mapping[nn.Module, tuple[int, ...]] = field(default_factory=dict, repr=False)
     checks: tuple[Check, ...] = ()
     history: tuple[dict[str, Any], ...] = ()
+    stored_dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         if not self.layouts:

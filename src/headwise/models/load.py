@@ -53,10 +53,12 @@ def load(
     found.require_safetensors()
     history = read_history(found)
     auto_class, objective = auto_class_of(config, found.name)
+    stored = getattr(config, "dtype", None)
     model = _model(class_for(auto_class, config, found.name), found, dtype or torch.float32).to(device)
     checkpoint = Checkpoint(
-        model, _tokenizer(found), name=found.name, source=str(source), objective=objective, history=history
-    )
+        model, _tokenizer(found), name=found.name, source=str(source), objective=objective, history=history,
+        stored_dtype=stored if isinstance(stored, torch.dtype) else None,
+    )  # fmt: skip
     if check:
         with refusing(found.name, "heads"):
             checkpoint.checks = verify_attention(checkpoint)

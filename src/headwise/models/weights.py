@@ -66,6 +66,7 @@ def copy_of(checkpoint: Checkpoint) -> Checkpoint:
         source=checkpoint.source,
         objective=checkpoint.objective,
         history=checkpoint.history,
+        stored_dtype=checkpoint.stored_dtype,
     )
 
 

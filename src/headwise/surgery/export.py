@@ -39,16 +39,18 @@ def export(
     *,
     overwrite: bool = False,
     format: str | None = None,  # noqa: A002
+    dtype: torch.dtype | None = None,
 ) -> Path:
     """Write a checkpoint: safetensors, config, tokenizer, generation config, and ``headwise.json``.
 
     Args:
-        checkpoint: stays as it is. Weights are written in the dtype that they have.
+        checkpoint: stays as it is.
         folder: to be written.
         overwrite: replace a folder that this function wrote before.
         format: ``stock`` (the class of transformers that the model has), ``mistral`` (for Llama), ``gpt_bigcode`` (for
             a GPT-2 with one KV head), ``headwise`` (opened by :func:`headwise.models.load` alone); without it the
             first of them that holds the layers.
+        dtype: in which weights are written; without it the one that they have.
 
     Returns:
         The folder.
@@ -64,7 +66,7 @@ def export(
     form = check_exportable(checkpoint, layers, format)
     try:
         with written_beside(folder) as beside:
-            _write(checkpoint, beside, form, layers)
+            _write(checkpoint, beside, form, layers, dtype or checkpoint.model.dtype)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{folder}: cannot be written ({one_line(error)}); give another folder, or make room on its disk"
@@ -153,8 +155,8 @@ def _fits(checkpoint: Checkpoint, layers: Layers) -> bool:
     return True
 
 
-def _write(checkpoint: Checkpoint, beside: Path, form: Format, layers: Layers) -> None:
-    made = _saved_model(checkpoint, beside, form, layers)
+def _write(checkpoint: Checkpoint, beside: Path, form: Format, layers: Layers, dtype: torch.dtype) -> None:
+    made = _saved_model(checkpoint, beside, form, layers).to(dtype)
     manifest = json.dumps(_manifest(checkpoint, made, form, layers), indent=2, allow_nan=False, ensure_ascii=False)
     made.save_pretrained(beside)
     for file in beside.glob("*.safetensors"):
