@@ -6,15 +6,19 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+from headwise.bench import PairedTimes
 from headwise.bench import verify as module
 from headwise.bench.verification.limits import Limits, find_shortfalls
 from headwise.bench.verification.memory import MemoryUse
 from headwise.bench.verification.settings import Settings
+from headwise.bench.verification.speed import Timing
 from headwise.bench.verification.texts import read_corpora
 from headwise.bench.verify import verify
 from headwise.errors import UserError
 from headwise.models.weights import copy_of
+from headwise.progress import Silent
 from headwise.study import samples
 from tests.study.tiny import write_texts
 
@@ -127,6 +131,15 @@ def test_peak_memory_that_was_not_taken_is_a_note(monkeypatch, llama, corpora):
     assert verify(llama, llama, corpora, settings=settings).notes == (
         "peak memory was not measured: there is nothing that a fresh process could open or run",
     )
+
+
+def test_peak_memory_of_an_accelerator_is_not_that_of_a_process(monkeypatch, llama, corpora):
+    monkeypatch.setattr(module, "measure_memory", lambda source, **_: pytest.fail("of a CPU"))
+    timing = Timing("prefill", 1, 19, PairedTimes({"a": (1.0,) * 5, "b": (1.0,) * 5}))
+    run = module._Run(llama, llama, SETTINGS, Silent())
+    monkeypatch.setattr(type(llama), "device", property(lambda _: torch.device("cuda")))
+    assert run.memory([timing], ("x", "y")) is None
+    assert run.notes == ["peak memory was not measured: processes are watched on a CPU only, not cuda"]
 
 
 def test_limits_that_are_not_kept_are_named_by_corpus(llama, pooled, corpora):

@@ -51,6 +51,28 @@ def test_prefill_is_timed_within_its_budget_and_the_rest_is_named(llama, pooled)
     assert notes == ["prefill of more than 60 tokens was not timed: batch 3, context 41"]
 
 
+def test_every_time_ends_when_the_device_has_finished(monkeypatch, llama, pooled):
+    finished, looks = [], []
+    monkeypatch.setattr(speed, "_finish", finished.append)
+
+    def look() -> float:
+        looks.append(len(finished))
+        return float(len(looks))
+
+    time_prefill(llama, pooled, (19,), FAST, clock=look)
+    time_decode(llama, pooled, (19,), FAST, SIZES, clock=look)
+    # Of both models, two batches: 6 rounds of prefill and 7 of decoding, the untimed ones with them.
+    assert [end - start for start, end in zip(looks[::2], looks[1::2], strict=True)] == [1] * (2 * 2 * (6 + 7))
+
+
+def test_accelerators_are_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    for name in ("cpu", "cuda:1"):
+        speed._finish(torch.device(name))
+    assert waited == [torch.device("cuda:1")]
+
+
 def test_an_encoder_is_timed_too(bert):
     timings, _ = time_prefill(bert, bert, (19,), FAST, clock=clock())
     assert [each.batch for each in timings] == [1, 3]

@@ -10,10 +10,11 @@ from transformers import PreTrainedTokenizerFast
 from headwise.bench.verification import texts
 from headwise.bench.verification.pair import check_pair, max_positions
 from headwise.bench.verification.settings import Settings
-from headwise.bench.verification.texts import docstrings, held_out_rows, read_corpora, used_documents
+from headwise.bench.verification.texts import docstrings, held_out_rows, read_corpora
 from headwise.errors import UserError
-from headwise.models.corpus import fingerprint
+from headwise.models.corpus import cut_rows, fingerprint
 from headwise.models.weights import copy_of
+from headwise.surgery.latent import convert_to_latent
 from tests.study.tiny import tokenizer, write_texts
 
 SETTINGS = Settings(tokens=100, length=23)
@@ -64,7 +65,6 @@ def test_what_a_model_was_made_with_is_left_out_and_said_to_be(llama, words):
     used = [fingerprint(text) for text in words.corpus.held_out[:2]]
     other = copy_of(llama)
     other.history = ({"operation": "prune", "documents": used[:1]}, {"operation": "uptrain", "documents": used[1:]})
-    assert used_documents(other) == set(used)
     rows, notes = held_out_rows(words, llama, other, Settings(tokens=23 * 3, length=23))
     assert not set(rows.documents) & set(used)
     count = len(words.corpus.held_out)
@@ -98,6 +98,14 @@ def test_models_that_cannot_be_compared_are_named(llama, bert):
     headless.name, headless.objective = "headless", None
     with pytest.raises(UserError, match="verify: headless: expected a language model, got LlamaForCausalLM without"):
         check_pair(llama, headless)
+
+
+def test_latent_attention_is_refused_by_name(llama, words):
+    rows = cut_rows(words.corpus.working, llama.tokenizer, tokens=300, length=23, seed=0, what="the test")
+    latent = convert_to_latent(llama, rank=19, rope=8, rows=rows)
+    latent.name = "latent"
+    with pytest.raises(UserError, match="verify: latent: expected attention over keys and values, got latent"):
+        check_pair(llama, latent)
 
 
 def test_other_vocabularies_are_refused_by_name(llama):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from headwise.cli.main import main
 from headwise.errors import UserError
@@ -94,7 +94,7 @@ def test_the_baselines_need_no_calibration(run, tmp_path, model, texts):
         "--json", *ROWS,
     )  # fmt: skip
     told = json.loads(done.stdout)
-    assert told["calibration"] == {"tokens": 0, "length": 0, "documents": 0}
+    assert told["calibration"] == {"tokens": 0, "length": 0, "documents": 0, "copies": 0}
     assert (told["grouping"], told["refit"], told["steps"]) == ("adjacent", False, 0)
 
 
@@ -104,6 +104,8 @@ def test_the_baselines_need_no_calibration(run, tmp_path, model, texts):
         ((), "convert: expected --kv-heads or --mla, got both or neither"),
         (("--kv-heads", 1, "--mla", "5+2"), "got both or neither"),
         (("--kv-heads", 4), "expected a number of KV heads that divides the 2 of layer 0 (1, 2), got 4"),
+        (("--kv-heads", 2), "expected fewer KV heads than it has, got 2, which every layer has already"),
+        (("--kv-heads", 1, "--tokens", 600, "--length", 300), "documents: expected 600 tokens in rows of 300"),
         (("--kv-heads", 1, "--method", "median"), "expected method to be one of pca, aligned, mean, first"),
         (("--kv-heads", 1, "--grouping", "any"), "expected grouping to be chosen or adjacent, got 'any'"),
         (("--kv-heads", 1, "--format", "onnx"), "onnx"),
@@ -156,6 +158,8 @@ def test_latent_attention_is_written_in_a_format_of_its_own(run, tmp_path, model
         (("--mla", "23"), "--mla: expected RANK+ROPE, such as 192+64, got '23'"),
         (("--mla", "a+b"), "expected RANK+ROPE"),
         (("--mla", "23+10", "--format", "stock"), "expected no --format"),
+        (("--mla", "23+10", "--steps", 3, "--method", "mean"), "expected no --method, --steps, which say how"),
+        (("--mla", "23+10", "--no-refit"), "expected no --refit"),
         (("--mla", "23+11"), "expected an even number of rotary dims from 2 to 20"),
         (("--mla", "999+10"), "expected a rank from 1 to"),
     ],
@@ -181,3 +185,19 @@ def test_a_model_in_bfloat16_stays_one_and_is_judged_as_it_is_written(run, tmp_p
     written = load(out)
     held_out = cut_rows(read_corpus(texts).held_out, written.tokenizer, tokens=175, length=50, seed=0, what="the test")
     assert told["loss"]["after"] == pytest.approx(document_losses(written, held_out, seed=0).mean(), rel=1e-6)
+
+
+def test_gpt2_with_one_kv_head_is_told_as_it_is_written(run, tmp_path, texts):
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=216, n_layer=2, n_head=3, n_embd=33, n_positions=64, bos_token_id=1, eos_token_id=2)
+    model, out = tmp_path / "gpt2", tmp_path / "mqa"
+    GPT2LMHeadModel(config).save_pretrained(model)
+    tiny.tokenizer(wrapped=False).save_pretrained(model)
+    done = run("convert", model, "--kv-heads", 1, "--documents", texts, "--out", out, "--json", *ROWS)
+    told = json.loads(done.stdout)
+    assert (told["format"], told["kv_heads"], told["steps"]) == ("gpt_bigcode", [6, 2], 0)
+    assert told["cache_bytes_per_token"] == [2 * 2 * 33 * 4, 2 * 2 * 11 * 4]
+    stock = AutoModelForCausalLM.from_pretrained(out)
+    assert told["parameters"] == [load(model).parameters, sum(one.numel() for one in stock.parameters())]
+    longer = ("--documents", texts, "--length", 65, "--tokens", 700, "--out", tmp_path / "other")
+    assert "expected rows of at most 64 tokens" in run("convert", model, "--kv-heads", 1, *longer).stderr

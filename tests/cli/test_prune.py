@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from headwise.cli import prune_run
 from headwise.cli.main import main
+from headwise.errors import UserError
 from headwise.models import load
 from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
+from headwise.report import prune_figure
 from headwise.surgery import prune_scores
 from tests.fixtures import one_thread
 from tests.study import tiny
@@ -140,6 +144,49 @@ def test_what_cannot_be_done_is_refused_before_any_work(run, tmp_path, monkeypat
     done = run("prune", model, "--documents", texts, "--out", tmp_path / "s", *ROWS, *words)
     assert done.returncode == 2, done.stderr
     assert told in _one_line(done)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_beyond_the_positions_are_refused_before_any_work(run, tmp_path, monkeypatch, bert, texts):
+    """Of scores that read text, of compensation, and of the loss at the end."""
+
+    def work(*_, **__):
+        raise AssertionError("scored before it was refused")
+
+    monkeypatch.setattr(prune_run, "score_units", work)
+    long = tiny.write_texts(tmp_path / "long", length=400)
+    words = ("--share", 0.34, "--documents", long, "--tokens", 700, "--length", 132, "--out", tmp_path / "s")
+    for score in ("contribution", "magnitude"):
+        done = run("prune", bert, *words, "--score", score, "--no-compensate")
+        told = "bert: expected rows of at most 131 tokens, for which it has positions, got 132; ask for shorter rows"
+        assert _one_line(done) == f"headwise: {told}"
+        assert done.returncode == 2
+
+
+def test_a_masked_model_without_a_mask_is_refused_before_any_work(run, tmp_path, monkeypatch, bert, texts):
+    maskless = tmp_path / "maskless"
+    shutil.copytree(bert, maskless)
+    settings = json.loads((maskless / "tokenizer_config.json").read_bytes())
+    (maskless / "tokenizer_config.json").write_text(json.dumps(settings | {"mask_token": None}), encoding="utf-8")
+    assert load(maskless, check=False).tokenizer.mask_token_id is None
+
+    def work(*_, **__):
+        raise AssertionError("scored before it was refused")
+
+    monkeypatch.setattr(prune_run, "score_units", work)
+    words = ("--share", 0.34, "--score", "contribution", "--documents", texts, *ROWS)
+    done = run("prune", maskless, *words, "--out", tmp_path / "s")
+    assert "a masked language model whose tokenizer has no mask token" in _one_line(done)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_curve_that_cannot_be_drawn_leaves_nothing_half_written(run, tmp_path, monkeypatch, model, texts):
+    def fail(*_, **__):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(prune_figure, "draw_curve", fail)
+    words = ("--heads", 3, "--score", "magnitude", "--documents", texts, "--curve", *ROWS)
+    assert _one_line(run("prune", model, *words, "--out", tmp_path / "s")) == "headwise: the disk is full"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise import models
 from headwise.cli.main import main
 from headwise.models import load
 from headwise.surgery import uptrain_loop
@@ -134,6 +135,23 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(run, tmp_path, m
 def test_wrong_input_ends_with_one_line_and_leaves_nothing(run, tmp_path, words, told):
     assert told in _one_line(run("--out", tmp_path / "new", *words))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["", ".", "..", "/"])
+def test_a_folder_that_cannot_be_the_result_is_refused_before_any_work(run, tmp_path, monkeypatch, out):
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    monkeypatch.setattr(models, "load", lambda _: pytest.fail("a model was opened before that"))
+    assert "give another --out" in (told := _one_line(run("--out", out))) or "name a new folder" in told
+    assert [*map(str, tmp_path.rglob("*"))] == [str(tmp_path / "inner")]
+
+
+def test_a_number_that_another_launcher_gave_is_none_of_torchruns(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    done = run("--out", tmp_path / "new", "--json", tokens=164)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["folder"] == str(tmp_path / "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["new"]
 
 
 def test_tokens_teacher_and_out_are_asked_for(capsys):

@@ -105,6 +105,20 @@ def test_the_figure_is_drawn(run, models, texts, tmp_path):
         assert image.size[0] > 1000
 
 
+def test_a_figure_that_cannot_be_drawn_loses_nothing_of_what_was_measured(run, models, texts, tmp_path, monkeypatch):
+    from headwise.errors import UserError
+    from headwise.report import verify_figure
+
+    def fail(*_):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(verify_figure, "draw_verification", fail)
+    words = (*models, "--documents", texts[0], *QUIET, "--figure", tmp_path / "result.png", "--json")
+    done = run(*words)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "headwise: the disk is full")
+    assert len(_strict(done.stdout)["corpora"]) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

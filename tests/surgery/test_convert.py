@@ -9,7 +9,7 @@ import torch
 
 from headwise.errors import UserError
 from headwise.models.checkpoint import Checkpoint
-from headwise.models.corpus import cut_rows, read_corpus
+from headwise.models.corpus import Rows, cut_rows, read_corpus
 from headwise.models.interface import NAME
 from headwise.models.weights import copy_of, heads_of, replace_heads
 from headwise.surgery.convert import Recipe, convert
@@ -149,11 +149,12 @@ def test_norms_allow_selection_only():
     [
         ("llama", 4, Recipe(), r"expected a number of KV heads that divides the 2 of layer 0 \(1, 2\), got 4"),
         ("llama", 0, Recipe(), r"divides the 2 of layer 0 \(1, 2\), got 0"),
-        ("gpt2", 5, Recipe("median"), "expected method to be one of pca, aligned, mean, first, got 'median'"),
+        ("llama", 1, Recipe("median"), "expected method to be one of pca, aligned, mean, first, got 'median'"),
         ("llama", 1, Recipe(grouping="random"), "expected grouping to be chosen or adjacent, got 'random'"),
         ("llama", 1, Recipe(steps=-1), "expected steps from 0"),
+        ("llama", 2, Recipe(), "expected fewer KV heads than it has, got 2, which every layer has already"),
         ("gpt-neox", 1, Recipe(), "expected an architecture that can share KV heads, got gpt_neox"),
-        ("gpt2", 5, Recipe(), "one KV head for all can be saved as gpt_bigcode"),
+        ("gpt2", 5, Recipe(), "expected fewer KV heads than it has, got 5"),
         ("gpt-oss", 1, Recipe(), "expected one of bert, gemma2"),
     ],
 )
@@ -169,12 +170,30 @@ def test_encoders_are_refused():
         convert(Checkpoint(model, None, name="bert", source="", objective="masked"), 1, rows=rows())
 
 
+def test_rows_that_are_too_few_to_judge_by_are_refused():
+    with pytest.raises(UserError, match=r"expected 3 rows of calibration or more, .* got 2 of 150 tokens"):
+        convert(decoder("llama"), 1, rows=rows(2, 150))
+
+
+def test_rows_beyond_the_positions_are_refused():
+    with pytest.raises(UserError, match="expected rows of at most 64 tokens"):
+        convert(decoder("llama"), 1, rows=rows(5, 65))
+
+
+def test_rows_that_judge_are_not_fitted():
+    """Other tokens in the documents that judge change nothing but what is told."""
+    model, given = decoder("llama"), rows()
+    other = Rows(given.tokens.clone(), given.units, given.documents)
+    other.tokens[[7, 15, 23]] = tiny.tokens(3, 17, seed=8)
+    changed = [convert(model, 1, rows=one, recipe=Recipe(steps=0)) for one in (given, other)]
+    assert changed[0].weights_sha256 == changed[1].weights_sha256
+    assert changed[0].history[-1]["layers"] != changed[1].history[-1]["layers"]
+
+
 @pytest.mark.parametrize("given", [None, rows(9, 11)])
 def test_too_little_text_is_refused_with_what_is_needed(given):
     got = 0 if given is None else 99
-    message = (
-        rf"expected at least 240 tokens of calibration .* 4 for each of the 60 inputs .* got {got}; give more text"
-    )
+    message = rf"expected at least 240 tokens of calibration, 4 for each of the 60 inputs .* got {got}; give more text"
     with pytest.raises(UserError, match=message):
         convert(decoder("llama"), 1, rows=given)
 

@@ -15,7 +15,7 @@ from headwise.models.weights import heads_of, replace_heads
 from headwise.report.prune_figure import draw_curve
 from headwise.surgery.prune_curve import prune_curve
 from headwise.surgery.prune_scores import UnitScores, score_units
-from headwise.surgery.prune_units import choose
+from headwise.surgery.prune_units import check_keep, choose, possible_counts
 from tests.surgery.pruning import checkpoint, rows
 
 TEXT, OTHER = rows(5, 2, 11, seed=3), rows(3, 2, 11, seed=4)
@@ -90,6 +90,24 @@ def test_greedy_scores_what_is_left_anew():
         model, TEXT, calibration=OTHER, score="contribution", unit="head", points=4, most=0.6, orders=("fixed",)
     )
     assert fixed.heads["fixed"] != curve.heads["greedy"], "the same heads: this seed tells nothing"
+
+
+@pytest.mark.parametrize(("name", "unit"), [("llama", "head"), ("llama", "group"), ("gpt2", "head"), ("qwen3", "head")])
+@pytest.mark.parametrize("score", ["magnitude", "contribution"])
+def test_every_order_removes_as_many_as_it_says_and_what_can_be_removed_for_real(name, unit, score):
+    """Up to the last unit of every layer, where some layers have nothing left to give before others."""
+    model = checkpoint(name)
+    step, most = possible_counts(model.layouts, unit, uniform=False)
+    curve = prune_curve(model, TEXT, calibration=OTHER, score=score, unit=unit, points=most // step, most=1)
+    for order, own in curve.table.groupby("order"):
+        assert own["removed"].tolist() == [*range(step, most + 1, step)], order
+        gone = set(curve.heads[order])
+        assert len(gone) == most
+        keep = {
+            layer: [head for head in range(layout.num_heads) if (layer, head) not in gone]
+            for layer, layout in enumerate(model.layouts)
+        }
+        assert check_keep(model.layouts, keep) == keep
 
 
 def test_random_heads_have_no_singles_and_all_is_json():

@@ -144,6 +144,11 @@ class _Run:
         first, second = (check_decoding(each, rows.tokens[:_SIDE]) for each in self.pair)
         # One token less: it is read again to see what one more token adds.
         sizes = [cache_bytes(each, rows.tokens[:1, :-1]) for each in self.pair]
+        if full := " and ".join(label for label, each in zip("AB", sizes, strict=True) if not each.each_further_token):
+            self.notes.append(
+                f"{full}: a further token adds nothing to the cache, since after {sizes[0].tokens:,} tokens the window "
+                "of every layer is full"
+            )
         return (first, second), (sizes[0], sizes[1])
 
     def latency(self, sizes: tuple[CacheBytes, CacheBytes] | None) -> list[Timing]:
@@ -166,6 +171,9 @@ class _Run:
             return None
         if sources is None or not timings:
             self.notes.append("peak memory was not measured: there is nothing that a fresh process could open or run")
+            return None
+        if kinds := {checkpoint.device.type for checkpoint in self.pair} - {"cpu"}:
+            self.notes.append(f"peak memory was not measured: processes are watched on a CPU only, not {kinds.pop()}")
             return None
         largest = max(timings, key=lambda timing: (timing.batch * timing.context, timing.batch))
         self.progress.stage("taking peak memory")

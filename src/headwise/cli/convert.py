@@ -53,6 +53,12 @@ def convert(
     tokens: Annotated[
         int, typer.Option("--tokens", min=1, help="Of calibration; a quarter as many held-out ones are judged by.")
     ] = 32_768,
+    copies: Annotated[
+        float,
+        typer.Option(
+            "--copies", min=0, max=0.9, help="Share of random tokens that repeat, beside the text: keeps copying."
+        ),
+    ] = 0.2,
     length: Annotated[int, typer.Option("--length", min=16, help="Tokens of each row.")] = 256,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same model.")] = 0,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads for torch.")] = None,
@@ -81,7 +87,7 @@ def convert(
 
     request = Request(
         model=model, out=out, kv_heads=kv_heads, mla=mla, method=method, grouping=grouping, refit=refit, steps=steps,
-        format=format, documents=documents, tokens=tokens, length=length, seed=seed, overwrite=overwrite,
+        format=format, documents=documents, tokens=tokens, copies=copies, length=length, seed=seed, overwrite=overwrite,
     )  # fmt: skip
     prepare(threads)
     record = run_conversion(request) | {"seconds": round(time.monotonic() - started, 1)}

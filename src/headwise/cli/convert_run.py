@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from headwise.cli.reshaping import cache_bytes, paired_loss, round_weights
 from headwise.errors import UserError
 from headwise.folders import check_free
 from headwise.models import Checkpoint, load
+from headwise.models.copies import mixed_with_copies
 from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
 from headwise.models.history import MANIFEST
+from headwise.models.outline import outline
 from headwise.surgery.convert import Recipe, check_convertible, check_text, convert
 from headwise.surgery.export import check_exportable, export
 from headwise.surgery.latent import check_latent, convert_to_latent
@@ -37,6 +39,7 @@ class Request:
     format: str | None
     documents: Path | None
     tokens: int
+    copies: float
     length: int
     seed: int
     overwrite: bool
@@ -83,11 +86,12 @@ def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
         held_out = _held_out(checkpoint, corpus, request)
         converted = convert(checkpoint, kv_heads, rows=rows, recipe=recipe, progress=bar)
         round_weights(converted)
-        loss = paired_loss(checkpoint, converted, held_out, request.seed, bar)
+        loss = paired_loss(checkpoint, converted, held_out, request.seed, bar) if checkpoint.objective else None
         bar.stage(f"writing {request.out}")
         dtype = checkpoint.stored_dtype
         export(converted, request.out, overwrite=request.overwrite, format=request.format, dtype=dtype)
-    entry, both = converted.history[-1], (checkpoint, converted)
+    # As it was written: a GPT-2 with one KV head holds it once for each query head until then.
+    entry, both = converted.history[-1], (checkpoint, outline(request.out))
     return {
         "model": checkpoint.name,
         "folder": str(request.out),
@@ -95,9 +99,9 @@ def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
         **{name: entry[name] for name in ("method", "grouping", "refit", "steps", "rate", "seed", "layers")},
         "kv_heads": [sum(layout.num_kv_heads for layout in model.layouts) for model in both],
         "parameters": [model.parameters for model in both],
-        "cache_bytes_per_token": [cache_bytes(model) for model in both],
+        "cache_bytes_per_token": [_cache_bytes(model, checkpoint) for model in both],
         "loss": loss,
-        "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
+        "calibration": _calibrated(request, entry),
         "notes": list(corpus.notes),
     }
 
@@ -109,6 +113,10 @@ def _sizes(request: Request) -> tuple[int, int]:
         raise UserError(f"--mla: expected RANK+ROPE, such as 192+64, got {request.mla!r}")
     if request.format is not None:
         raise UserError(f"--mla: expected no --format, since only headwise opens latent models, got {request.format}")
+    heads_only = {"method": request.method != "pca", "grouping": request.grouping, "steps": request.steps}
+    given = [f"--{name}" for name, one in heads_only.items() if one not in (None, False)]
+    if given or request.refit is not None:
+        raise UserError(f"--mla: expected no {', '.join(given or ['--refit'])}, which say how KV heads are merged")
     return int(rank), int(rope)
 
 
@@ -134,13 +142,16 @@ def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
         "parameters": [model.parameters for model in (checkpoint, converted)],
         "cache_bytes_per_token": [cache_bytes(checkpoint), converted.cache_bytes_per_token],
         "loss": loss,
-        "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
+        "calibration": _calibrated(request, entry),
         "notes": ["no stock format: only headwise.surgery.latent_checkpoint.load_latent opens it", *corpus.notes],
     }
 
 
 def _calibration(checkpoint: Checkpoint, corpus: Corpus, request: Request) -> Rows:
-    return _cut(checkpoint, corpus.working, request, request.tokens, "calibration")
+    """Text, and random tokens that repeat: on text alone a model may lose copying unnoticed."""
+    text = _cut(checkpoint, corpus.working, request, request.tokens, "calibration")
+    config = checkpoint.model.config
+    return mixed_with_copies(text, checkpoint.tokenizer, config, share=request.copies, seed=request.seed)
 
 
 def _held_out(checkpoint: Checkpoint, corpus: Corpus, request: Request) -> Rows:
@@ -150,3 +161,13 @@ def _held_out(checkpoint: Checkpoint, corpus: Corpus, request: Request) -> Rows:
 def _cut(checkpoint: Checkpoint, texts: Any, request: Request, tokens: int, what: str) -> Rows:
     length = request.length
     return cut_rows(texts, checkpoint.tokenizer, tokens=tokens, length=length, seed=request.seed, what=what)
+
+
+def _cache_bytes(model: Checkpoint, original: Checkpoint) -> int:
+    return cache_bytes(replace(model, stored_dtype=original.stored_dtype))
+
+
+def _calibrated(request: Request, entry: dict[str, Any]) -> dict[str, Any]:
+    """What was calibrated on; documents count rows of random tokens one by one."""
+    told: dict[str, Any] = {"tokens": entry["tokens"], "length": entry["length"]}
+    return told | {"documents": len(entry["documents"]), "copies": request.copies if entry["tokens"] else 0}

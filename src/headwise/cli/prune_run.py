@@ -11,7 +11,7 @@ from typing import Any, cast
 from headwise.cli.progress import Bar
 from headwise.cli.reshaping import cache_bytes, paired_loss, round_weights
 from headwise.errors import UserError
-from headwise.folders import check_free, write_atomically
+from headwise.folders import check_free, written_beside
 from headwise.layout import HeadLayout
 from headwise.models import Checkpoint, load
 from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
@@ -93,10 +93,7 @@ def run_pruning(request: Request) -> Result:
         curve = _curve(checkpoint, corpus, scores, request, bar) if request.curve else None
         loss = paired_loss(checkpoint, pruned, held_out, request.seed, bar) if checkpoint.objective else None
         bar.stage(f"writing {request.out}")
-        dtype = checkpoint.stored_dtype
-        folder = export(pruned, request.out, overwrite=request.overwrite, format=request.format, dtype=dtype)
-        if curve is not None:
-            _write_curve(curve, folder, checkpoint.name)
+        _write(pruned, curve, request, checkpoint.name)
     return Result(pruned, _record(checkpoint, pruned, request, loss, corpus.notes))
 
 
@@ -105,7 +102,7 @@ def _check(checkpoint: Checkpoint, request: Request) -> int:
     layouts, unit = checkpoint.layouts, cast(Unit, request.unit)
     count = count_to_remove(layouts, unit, heads=request.heads, share=request.share, uniform=request.uniform)
     check_exportable(checkpoint, example_after(layouts, unit, count, uniform=request.uniform), request.format)
-    if request.curve:
+    if request.curve or checkpoint.objective is not None:
         check_objective(checkpoint)
     return count
 
@@ -134,11 +131,18 @@ def _curve(checkpoint: Checkpoint, corpus: Corpus, scores: UnitScores, request: 
     return prune_curve(checkpoint, rows, calibration=again, scores=scores, seed=request.seed, progress=bar)
 
 
-def _write_curve(curve: Curve, folder: Path, name: str) -> None:
+def _write(pruned: Checkpoint, curve: Curve | None, request: Request, name: str) -> None:
+    """The model, and the curve beside it before the folder takes its place, so that it is whole or not there."""
+    options: dict[str, Any] = {"format": request.format, "dtype": pruned.stored_dtype}
+    if curve is None:
+        export(pruned, request.out, overwrite=request.overwrite, **options)
+        return
     from headwise.report.prune_figure import draw_curve
 
-    write_atomically(folder / "curve.json", json.dumps(curve.as_dict(), indent=2, allow_nan=False).encode())
-    draw_curve(curve, folder / "curve.png", name=name)
+    with written_beside(request.out) as beside:
+        export(pruned, beside, overwrite=True, **options)
+        (beside / "curve.json").write_text(json.dumps(curve.as_dict(), indent=2, allow_nan=False), encoding="utf-8")
+        draw_curve(curve, beside / "curve.png", name=name)
 
 
 def _record(

@@ -44,6 +44,7 @@ def round_weights(checkpoint: Checkpoint) -> None:
         with torch.no_grad():
             for parameter in checkpoint.model.parameters():
                 parameter.copy_(parameter.to(checkpoint.stored_dtype))
+        checkpoint.forget_hash()
 
 
 def cache_bytes(checkpoint: Checkpoint) -> int:
@@ -65,8 +66,7 @@ def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int]
         table.add_row(name, *count_row(counts))
     if cache is not None:
         before, after = cache
-        saved = f"−{1 - after / before:.1%}" if after < before else "0"
-        table.add_row("cache per token", bytes_text(before), bytes_text(after), saved)
+        table.add_row("cache per token", bytes_text(before), bytes_text(after), _relative(before, after))
     if loss is not None:
         interval = "" if loss["low"] is None else f" ({loss['low']:+.3f} to {loss['high']:+.3f})"
         told = f"{loss['difference']:+.3f}{interval}"
@@ -76,6 +76,10 @@ def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int]
 
 
 def count_row(pair: Sequence[int]) -> tuple[str, str, str]:
-    """Before, after and the share that went."""
+    """Before, after and the share that went or came."""
     before, after = pair
-    return f"{before:,}", f"{after:,}", f"−{1 - after / before:.1%}" if after < before else "0"
+    return f"{before:,}", f"{after:,}", _relative(before, after)
+
+
+def _relative(before: int, after: int) -> str:
+    return "0" if after == before else f"{after / before - 1:+.1%}".replace("-", "−")

@@ -80,9 +80,9 @@ def uptrain(
         precision=precision, held_out=held_out, points=points, save_every=save_every, seed=seed,
     )  # fmt: skip
     prepare(threads)
-    partial = out.with_name(out.name + ".partial")
+    partial = _partial(out, overwrite)
     try:
-        result = _run((student, teacher), out, partial, documents, settings, (control, engine, overwrite))
+        result = _run((student, teacher), partial, documents, settings, (control, engine, overwrite))
     except KeyboardInterrupt:
         if partial.exists() and _first():
             typer.echo(f"what is finished is kept in {partial}; the same command goes on from there", err=True)
@@ -96,14 +96,24 @@ def uptrain(
         _show(result, out)
 
 
+def _partial(out: Path, overwrite: bool) -> Path:
+    """Where a half-finished training lies; an ``out`` that can't be written is refused before any work."""
+    from headwise.folders import check_free
+    from headwise.models.history import MANIFEST
+
+    check_free(out, overwrite, kind="model", marker=MANIFEST)
+    return out.with_name(out.name + ".partial")
+
+
 def _first() -> bool:
-    """Whether this process writes and prints; ``torchrun`` numbers those that it starts."""
-    return os.environ.get("RANK", "0") == "0"
+    """Whether this process writes and prints; ``torchrun`` numbers those that it starts, and so do others."""
+    from headwise.surgery.uptrain_ranks import launched
+
+    return not launched() or os.environ.get("RANK", "0") == "0"
 
 
 def _run(
     models: tuple[str, str],
-    out: Path,
     partial: Path,
     documents: Path | None,
     settings: Settings,
@@ -112,18 +122,14 @@ def _run(
     from contextlib import nullcontext
 
     from headwise.cli.progress import Bar
-    from headwise.folders import check_free
     from headwise.models import load
     from headwise.models.corpus import read_corpus
-    from headwise.models.history import MANIFEST
     from headwise.progress import Silent
     from headwise.surgery.export import check_exportable
     from headwise.surgery.uptrain import uptrain
 
-    # Everything that can be refused without the models is refused before they are loaded.
     control, engine, overwrite = options
-    check_free(out, overwrite, kind="model", marker=MANIFEST)
-    corpus = read_corpus(documents)
+    corpus = read_corpus(documents)  # refused, if it must be, before the models are loaded
     with Bar() if _first() else nullcontext(Silent()) as bar:
         bar.stage(f"loading {' and '.join(models)}")
         student, teacher = map(load, models)

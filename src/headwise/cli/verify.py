@@ -81,11 +81,11 @@ def verify(
     result = _run(first, second, documents or [], settings, dtype)
     limits = Limits(max_loss_increase, min_agreement, max_kl)
     shortfalls = find_shortfalls(result, limits)
-    if figure is not None:
+    _tell(result, limits, shortfalls, as_json)
+    if figure is not None:  # last, since nothing that goes wrong with it may lose what was measured
         from headwise.report.verify_figure import draw_verification
 
         typer.echo(f"figure: {draw_verification(result, figure)}", err=True)
-    _tell(result, limits, shortfalls, as_json)
     if shortfalls:
         raise typer.Exit(1)
 

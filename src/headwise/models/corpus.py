@@ -65,7 +65,7 @@ def fingerprint(text: Text) -> str:
 
 
 def read_corpus(path: str | Path | None) -> Corpus:
-    """Read documents (see :func:`read_documents`) and divide them.
+    """Read documents (see :func:`headwise.models.documents.read_documents`) and divide them.
 
     Raises:
         UserError: nothing there, nothing readable, or too little to divide.
@@ -126,17 +126,23 @@ def cut_rows(texts: Sequence[Text], tokenizer: Any, *, tokens: int, length: int,
         what: for the message, what the rows are for, for instance ``calibration``.
 
     Raises:
-        UserError: the documents have fewer tokens in whole rows; the text says how many there are.
+        UserError: the documents have fewer tokens in whole rows, the text says how many there are; or a row has no room
+            for any beside the special ones.
     """
     before, after = special_tokens(tokenizer)
     room, wanted = length - len(before) - len(after), -(-tokens // length)
+    if room < 1:
+        raise UserError(
+            f"documents: expected rows of more than the {len(before) + len(after)} special tokens around each for "
+            f"{what}, got {length}; ask for longer rows"
+        )
     drawn = random.Random(seed).sample(list(texts), len(texts))
     cut: list[list[list[int]]] = []
     for text in drawn:
         ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
         whole = [[*before, *ids[at : at + room], *after] for at in range(0, len(ids) - room + 1, room)]
         cut.append(whole)
-        if len(cut) >= wanted and sum(map(len, cut)) >= wanted and sum(bool(rows) for rows in cut) >= wanted:
+        if sum(bool(rows) for rows in cut) >= wanted:  # the first row of each is enough
             break
     order = sorted((place, unit) for unit, rows in enumerate(cut) for place in range(len(rows)))[:wanted]
     if len(order) < wanted:

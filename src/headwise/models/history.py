@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from headwise.errors import UserError
 from headwise.models.refusal import one_line, refusing
 from headwise.models.source import Source
 
-__all__ = ["MANIFEST", "read_history"]
+__all__ = ["MANIFEST", "documents_of", "read_history"]
 
 MANIFEST = "headwise.json"
 
@@ -35,6 +36,12 @@ def read_history(source: Source) -> tuple[dict[str, Any], ...]:
             "it again, or delete it and lose that"
         ) from error
     return tuple(steps)
+
+
+def documents_of(step: Mapping[str, Any]) -> set[str]:
+    """Fingerprints of the documents that a step was calibrated or trained on; none where it names none."""
+    named = step.get("documents")
+    return {one for one in named if isinstance(one, str)} if isinstance(named, list | tuple) else set()
 
 
 def _file(source: Source) -> Path | None:

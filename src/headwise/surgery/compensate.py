@@ -2,8 +2,8 @@
 
 What the removed heads would have added to a layer's output is predicted from what the kept heads attend to, and the
 prediction is added to the kept heads' output projections. Layers are done in sequence, each on the inputs that the
-layers pruned before it give, so that each also answers for what those got wrong (as in Frantar & Alistarh 2023 for
-weights, here for heads).
+layers pruned before it give, which are those that it will have (as in Frantar & Alistarh 2023 for weights, here for
+heads). What the layers before it got wrong is not made up for: the aim is what this layer's removed heads would add.
 
 Symbols: N rows, B batch, L length, H query heads, K kept heads, Dv value head dim, E model width.
 """
@@ -21,6 +21,7 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.head_weights import HeadWeights
 from headwise.models.probes import HeadCall
+from headwise.models.questions import check_length
 from headwise.models.weights import heads_of, replace_heads
 from headwise.progress import Progress, Silent
 from headwise.surgery.prune_units import kept_groups
@@ -55,8 +56,10 @@ def check_rows(checkpoint: Checkpoint, keep: Mapping[int, Sequence[int]], rows: 
     """Refuse calibration rows that can't determine the fit.
 
     Raises:
-        UserError: fewer than two documents, or fewer positions in three quarters of them than there are unknowns.
+        UserError: fewer than two documents, fewer positions in three quarters of them than there are unknowns, or rows
+            that are too long for the model.
     """
+    check_length(checkpoint, rows.tokens.shape[1])
     if len(rows.documents) < 2:
         raise UserError(
             f"prune: expected calibration rows of at least 2 documents, one to be left out of each fit, got "

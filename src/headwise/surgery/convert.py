@@ -22,6 +22,7 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.head_weights import HeadWeights
 from headwise.models.probes import HeadCall
+from headwise.models.questions import check_length
 from headwise.models.weights import copy_of, heads_of, kind_of, replace_heads, rotary_of
 from headwise.progress import Progress, Silent
 from headwise.surgery.fit import fit_layer, output_error
@@ -34,7 +35,7 @@ from headwise.surgery.walk import Walk
 __all__ = ["Recipe", "check_convertible", "check_text", "convert"]
 
 _FOLDS = 4
-_JUDGES = 8  # one row in so many judges the fit
+_JUDGES = 8  # one document in so many judges and is not fitted
 _TOKENS_PER_UNKNOWN = 4  # fewer tell more about the text than about the model
 
 
@@ -92,6 +93,10 @@ def check_convertible(checkpoint: Checkpoint, num_kv_heads: int, recipe: Recipe)
         UserError: it can't, for the reason that the text gives.
     """
     packing, name = kind_of(checkpoint), checkpoint.name
+    if all(layout.num_kv_heads == num_kv_heads for layout in checkpoint.layouts):
+        raise UserError(
+            f"{name}: expected fewer KV heads than it has, got {num_kv_heads}, which every layer has already"
+        )
     if not checkpoint.causal:
         raise UserError(f"{name}: expected a decoder, got an encoder, which keeps no keys and values between tokens")
     for layer, layout in enumerate(checkpoint.layouts):
@@ -141,6 +146,8 @@ def convert(
     """
     recipe = (recipe or Recipe()).settled()
     check_convertible(checkpoint, num_kv_heads, recipe)
+    if not kind_of(checkpoint).shares:  # the copies of the one head would be fitted apart
+        recipe = replace(recipe, steps=0)
     check_text(checkpoint, rows, recipe)
     started, progress = time.monotonic(), progress or Silent()
     student = copy_of(checkpoint)
@@ -167,12 +174,18 @@ def check_text(checkpoint: Checkpoint, rows: Rows | None, recipe: Recipe) -> Non
     width = checkpoint.model.config.hidden_size
     unknowns = max(width, *(layout.num_heads * layout.value_dim for layout in checkpoint.layouts))
     needed, got = _TOKENS_PER_UNKNOWN * unknowns, 0 if rows is None else rows.tokens.numel()
-    if rows is None or got < needed or len(rows) < 2:
+    if rows is not None and got >= needed and len(rows) < 3:
         raise UserError(
-            f"{checkpoint.name}: expected at least {needed:,} tokens of calibration in 2 rows or more, "
+            f"{checkpoint.name}: expected 3 rows of calibration or more, one to judge by and two to fit, got "
+            f"{len(rows)} of {rows.tokens.shape[1]} tokens; ask for shorter rows, or more tokens"
+        )
+    if rows is None or got < needed:
+        raise UserError(
+            f"{checkpoint.name}: expected at least {needed:,} tokens of calibration, "
             f"{_TOKENS_PER_UNKNOWN} for each of the {unknowns} inputs of a projection, got {got:,}; give more text, or "
             "use the method mean or first, which need none"
         )
+    check_length(checkpoint, rows.tokens.shape[1])
 
 
 def _merge_blindly(student: Checkpoint, layer: int, num_kv_heads: int, recipe: Recipe) -> dict[str, Any]:
@@ -204,7 +217,10 @@ class _Conversion:
     ) -> None:
         self.teacher, self.student = Walk(teacher, rows.tokens), Walk(student, rows.tokens)
         self.rows, self.num_kv_heads, self.recipe, self.progress = rows, num_kv_heads, recipe, progress
-        self.judges = torch.arange(len(rows)) % _JUDGES == min(_JUDGES, len(rows)) - 1
+        # Rows of one document are alike, so a whole document judges where there are several.
+        units = rows.units if len(rows.documents) > 1 else tuple(range(len(rows)))
+        self.units = torch.tensor(units)
+        self.judges = self.units % _JUDGES == min(_JUDGES - 1, int(self.units.max()))
 
     def run(self) -> list[dict[str, Any]]:
         layers = self.student.checkpoint.num_layers
@@ -222,7 +238,7 @@ class _Conversion:
         weights, rotary = heads_of(student, layer).clone(), rotary_of(student, layer)
         target = self.teacher.attend(layer, self.teacher.inputs(layer))
         inputs = self.student.inputs(layer)
-        moments = covariance(inputs)
+        moments = covariance(inputs[~self.judges])
         if recipe.grouping == "chosen":
             groups = choose_groups(weights, moments, rotary, self.num_kv_heads)
         else:
@@ -232,7 +248,7 @@ class _Conversion:
         if recipe.refit:
             self._refit(layer, inputs, target)
             told["refitted"] = self._left(layer, inputs, target)
-        if recipe.steps and kind_of(student).shares:
+        if recipe.steps:
             fit = fit_layer(
                 self.student.attention(layer), inputs, target, self.judges,
                 steps=recipe.steps, rate=recipe.rate, seed=recipe.seed + layer,
@@ -262,13 +278,14 @@ class _Conversion:
         """By fold of documents: what the heads give against what is missing from the layer's output."""
         sums: dict[int, Sums] = {}
         calls: list[HeadCall] = []
-        folds = min(_FOLDS, max(2, len(self.rows.documents)))
-        units = self.rows.units if len(self.rows.documents) > 1 else range(len(self.rows))
+        fitted = self.units[~self.judges].unique().tolist()
+        fold_of = {unit: place % _FOLDS for place, unit in enumerate(fitted)}
         with self.student.checkpoint.observe(calls.append):
-            for row, unit in enumerate(units):
+            for row in (~self.judges).nonzero().flatten().tolist():
+                fold = fold_of[int(self.units[row])]
                 given = self.student.attend(layer, inputs[row : row + 1])[0]
                 part = Sums.of(calls.pop().output[0].transpose(0, 1).flatten(1), target[row] - given)
-                sums[unit % folds] = sums[unit % folds] + part if unit % folds in sums else part
+                sums[fold] = sums[fold] + part if fold in sums else part
         return list(sums.values())
 
 

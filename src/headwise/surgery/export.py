@@ -157,6 +157,7 @@ def _fits(checkpoint: Checkpoint, layers: Layers) -> bool:
 
 def _write(checkpoint: Checkpoint, beside: Path, form: Format, layers: Layers, dtype: torch.dtype) -> None:
     made = _saved_model(checkpoint, beside, form, layers).to(dtype)
+    made.tie_weights()  # what two names share was one tensor before, and is to be written once
     manifest = json.dumps(_manifest(checkpoint, made, form, layers), indent=2, allow_nan=False, ensure_ascii=False)
     made.save_pretrained(beside)
     for file in beside.glob("*.safetensors"):

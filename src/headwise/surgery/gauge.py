@@ -27,10 +27,10 @@ from headwise.surgery.gauge_maps import (
     apply_maps,
     degrouped,
     draw_maps,
-    pairs_of,
     reordered,
     value_bias_folded,
 )
+from headwise.surgery.pairs import split_pairs
 
 __all__ = ["degroup", "fold_value_bias", "permute", "rotate", "scramble"]
 
@@ -186,9 +186,9 @@ def _check_norms(checkpoint: Checkpoint, layer: int, maps: GaugeMaps, rotary: Ro
     if maps.turns is None and maps.keys is None:
         return
     module: Any = next(module for module, served in checkpoint.attention_layers.items() if layer in served)
-    first, second = pairs_of(rotary)
     gains: list[Tensor] = [module.q_norm.weight, module.k_norm.weight]
-    equal = all(torch.equal(gain[first], gain[second]) for gain in gains)
+    pairs, _ = split_pairs(torch.stack(gains).double()[..., None], rotary)
+    equal = torch.equal(pairs.real, pairs.imag)
     stretches = maps.turns is not None and not torch.allclose(maps.turns.abs(), torch.ones_like(maps.turns.abs()))
     if not equal or stretches or (maps.keys is not None and maps.keys.numel()):
         reason = "turns of modulus 1" if equal else "gains that are equal in each rotary pair"

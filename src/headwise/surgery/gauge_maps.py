@@ -20,10 +20,10 @@ from torch import Tensor
 
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
+from headwise.surgery.pairs import join_pairs, split_pairs
 
 __all__ = [
-    "GaugeMaps", "apply_maps", "degrouped", "draw_maps", "pairs_of", "random_orthogonal", "reordered",
-    "value_bias_folded",
+    "GaugeMaps", "apply_maps", "degrouped", "draw_maps", "random_orthogonal", "reordered", "value_bias_folded",
 ]  # fmt: skip
 
 _WORST = 1e8  # condition number from which a map loses half the digits of float64
@@ -42,14 +42,6 @@ class GaugeMaps:
     turns: Tensor | None = None
     keys: Tensor | None = None
     values: Tensor | None = None
-
-
-def pairs_of(rotary: Rotary) -> tuple[list[int], list[int]]:
-    """The first and the second dimensions of all rotary pairs, ``m`` each."""
-    if rotary.style == "interleaved":
-        return list(range(0, rotary.dims, 2)), list(range(1, rotary.dims, 2))
-    half = rotary.dims // 2
-    return list(range(half)), list(range(half, 2 * half))
 
 
 def random_orthogonal(count: int, width: int, generator: torch.Generator) -> Tensor:
@@ -108,14 +100,10 @@ def _turned(weights: HeadWeights, turns: Tensor, rotary: Rotary) -> HeadWeights:
     _check("turns", turns, (weights.num_kv_heads, rotary.dims // 2))
     if not bool((turns.isfinite() & (turns != 0)).all()):
         raise ValueError("turns: expected factors that can be undone, got 0, NaN or infinity")
-    first, second = pairs_of(rotary)
 
     def turned(rows: Tensor, factors: Tensor) -> Tensor:
-        factors = factors.reshape(*factors.shape, *[1] * (rows.ndim - 2))
-        pairs = torch.complex(rows[:, first], rows[:, second]) * factors
-        rows = rows.clone()
-        rows[:, first], rows[:, second] = pairs.real, pairs.imag
-        return rows
+        pairs, rest = split_pairs(rows.reshape(*rows.shape[:2], -1), rotary)
+        return join_pairs(pairs * factors[..., None], rest, rotary).view_as(rows)
 
     return _with_keys(weights, turned, turns, 1 / turns.conj())
 

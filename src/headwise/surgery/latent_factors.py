@@ -31,8 +31,8 @@ from torch import Tensor
 
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
-from headwise.surgery.gauge_maps import pairs_of
 from headwise.surgery.latent_statistics import LayerStatistics
+from headwise.surgery.pairs import split_pairs
 
 __all__ = ["LatentFactors", "factorise", "most_dims"]
 
@@ -113,9 +113,8 @@ def _importance(weights: HeadWeights, statistics: LayerStatistics) -> Tensor:
 
 
 def _split(weights: HeadWeights, rotary: Rotary, statistics: LayerStatistics, rope_dims: int) -> _Split:
-    first, second = pairs_of(rotary)
-    key = torch.complex(weights.key[:, first], weights.key[:, second])  # [G, m, E]
-    query = torch.complex(weights.query[:, first], weights.query[:, second])  # [H, m, E]
+    key, plain_key = split_pairs(weights.key, rotary)  # [G, m, E], [G, D - 2 m, E]
+    query, plain_query = split_pairs(weights.query, rotary)  # [H, m, E], [H, D - 2 m, E]
     cost = _cost_of_stopping(weights, query, statistics)  # [m, G]
     pairs, chosen = _directions(key, cost, statistics, rope_dims // 2)
     root = cost.sqrt()[pairs]  # [p / 2, G]
@@ -124,14 +123,14 @@ def _split(weights: HeadWeights, rotary: Rotary, statistics: LayerStatistics, ro
     turning_query = query[:, pairs] * back.repeat_interleave(weights.group_size, 1).T.conj()[..., None]
     remains = key.clone()
     remains.index_add_(1, pairs, -torch.einsum("pg,pe->gpe", back, turning_key))
-    left = 0 if len(pairs) == key[..., 0].numel() else len(first)  # nothing is left, or something of most pairs
+    left = 0 if len(pairs) == key[..., 0].numel() else key.shape[1]  # nothing is left, or something of most pairs
     still = query * statistics.mean_turns[..., None].conj() * statistics.magnitude
     return _Split(
         pairs=tuple(pairs.tolist()),
         turning_query=_real(turning_query),
         turning_key=_real(turning_key[None])[0],
-        query=torch.cat([_real(still[:, :left]), weights.query[:, rotary.dims :]], 1),
-        key=torch.cat([_real(remains[:, :left]), weights.key[:, rotary.dims :]], 1),
+        query=torch.cat([_real(still[:, :left]), plain_query], 1),
+        key=torch.cat([_real(remains[:, :left]), plain_key], 1),
     )
 
 

@@ -20,7 +20,7 @@ from headwise.models.importance import gate_gradients
 from headwise.models.losses import row_losses
 from headwise.models.prefix import Prefix
 from headwise.models.probes import HeadCall
-from headwise.models.questions import ask_rows, by_document, check_objective
+from headwise.models.questions import ask_rows, by_document, check_length, check_objective
 from headwise.models.weights import heads_of
 from headwise.progress import Progress, Silent
 from headwise.surgery.prune_units import Unit, check_unit, units_of
@@ -55,12 +55,14 @@ def check_score(checkpoint: Checkpoint, score: str, rows: Rows | None) -> None:
     """Refuse what can't be scored, before any work.
 
     Raises:
-        UserError: an unknown score, no rows for one that needs them, or no loss for one that needs it.
+        UserError: an unknown score, no rows or no loss for one that needs them, or rows too long for the model.
     """
     if score not in SCORES:
         raise UserError(f"prune: expected a score out of {', '.join(SCORES)}, got {score!r}")
     if score in _MEASURED and rows is None:
         raise UserError(f"prune: expected rows of text for the score {score}, got none; give some, or take magnitude")
+    if rows is not None:
+        check_length(checkpoint, rows.tokens.shape[1])
     if score in ("first-order", "ablation"):
         if checkpoint.objective is None:
             raise UserError(

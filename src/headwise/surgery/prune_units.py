@@ -223,7 +223,7 @@ def _order(layout: HeadLayout, values: np.ndarray, unit: Unit, gone: set[int]) -
     if unit == "group":
         costs = [(float(values[layout.kv_head(heads[0])]) / len(heads), heads) for heads in groups]
         return sorted(costs)[:-1]
-    if len(groups[0]) == 1:  # a query head is a group
+    if layout.group_size == 1:  # a query head is a group; of others the last head of each stays
         return sorted((float(values[heads[0]]), heads) for heads in groups)[:-1]
     ranked = [sorted(heads, key=lambda head: (values[head], head)) for heads in groups]
     slices = [[heads[place] for heads in ranked] for place in range(len(groups[0]) - 1)]

@@ -17,9 +17,10 @@ import torch
 from headwise.folders import claim_partial
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Corpus, Rows, cut_rows
+from headwise.models.questions import check_length
 from headwise.models.weights import copy_of
 from headwise.progress import Progress, Silent
-from headwise.surgery.uptrain_checks import check_held_out, check_pair, check_ranks
+from headwise.surgery.uptrain_checks import check_held_out, check_pair, check_ranks, check_trainable
 from headwise.surgery.uptrain_loop import Log, Task, Teacher, Training
 from headwise.surgery.uptrain_ranks import Ranks, joined, whole
 from headwise.surgery.uptrain_results import curve_of, difference, share_closed, spread
@@ -88,6 +89,10 @@ def uptrain(
     """
     chosen, progress = Settings(tokens=tokens, **settings), progress or Silent()
     check_pair(student, teacher, documents)
+    for model in (student, teacher):
+        check_length(model, chosen.length)
+    if control:
+        check_trainable(teacher)
     rows = cut_rows(
         documents.working, student.tokenizer, tokens=chosen.steps * chosen.step_tokens, length=chosen.length,
         seed=chosen.seed, what="training",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from headwise.errors import UserError
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Corpus, Rows
+from headwise.models.history import documents_of
 from headwise.models.questions import check_objective
 from headwise.surgery.bigcode import repeats_one_kv_head
+from headwise.surgery.latent_model import LatentCheckpoint
 from headwise.surgery.uptrain_ranks import Ranks
 from headwise.surgery.uptrain_settings import Settings
 
-__all__ = ["check_held_out", "check_pair", "check_ranks"]
+__all__ = ["check_held_out", "check_pair", "check_ranks", "check_trainable"]
 
 _PROBE = 2_000  # characters of a text that both tokenizers must cut alike
 
@@ -33,13 +33,7 @@ def check_pair(student: Checkpoint, teacher: Checkpoint, documents: Corpus) -> N
             f"{teacher.objective!r} tokens in {teacher.name}; give the model that the student was made from"
         )
     _check_vocabulary(student, teacher, documents)
-    kinds = {parameter.dtype for parameter in student.model.parameters()}
-    if not kinds <= {torch.float32, torch.float64}:
-        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        raise UserError(
-            f"{student.name}: expected float32 weights, since the steps are smaller than what fewer bits can hold, got "
-            f"{names}; load it with dtype=torch.float32"
-        )
+    check_trainable(student)
     if student.weights_sha256 == teacher.weights_sha256:
         raise UserError(
             f"{student.name}: expected a student that differs from its teacher, got the same weights, so there is "
@@ -49,6 +43,26 @@ def check_pair(student: Checkpoint, teacher: Checkpoint, documents: Corpus) -> N
         raise UserError(
             f"{student.name}: expected KV heads that may differ, got a gpt2 that has one repeated for all query heads, "
             "which training would pull apart; train a model whose architecture can share KV heads"
+        )
+
+
+def check_trainable(checkpoint: Checkpoint) -> None:
+    """Refuse a model that can't be copied and trained.
+
+    Raises:
+        UserError: its attention is latent, or its weights have too few bits.
+    """
+    if isinstance(checkpoint, LatentCheckpoint):
+        raise UserError(
+            f"{checkpoint.name}: expected heads with keys and values to train, got latent attention; train the model "
+            "that it was converted from, or convert to fewer KV heads instead"
+        )
+    kinds = {parameter.dtype for parameter in checkpoint.model.parameters()}
+    if not kinds <= {torch.float32, torch.float64}:
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        raise UserError(
+            f"{checkpoint.name}: expected float32 weights, since the steps are smaller than what fewer bits can hold, "
+            f"got {names}; load it with dtype=torch.float32"
         )
 
 
@@ -77,9 +91,7 @@ def check_held_out(student: Checkpoint, held_out: Rows) -> None:
         UserError: the student's history names one of them.
     """
     for step in student.history:
-        used = step.get("documents")
-        shared = set(used if isinstance(used, Sequence) else ()) & set(held_out.documents)
-        if shared:
+        if shared := documents_of(step) & set(held_out.documents):
             raise UserError(
                 f"{student.name}: expected held-out documents that no earlier step has seen, got {len(shared)} that "
                 f"{step.get('operation', 'an earlier step')} used (first {min(shared)}); give the same documents as "

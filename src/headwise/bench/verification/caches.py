@@ -34,13 +34,13 @@ class CacheBytes:
         tokens: how many tokens were read.
         allocated: bytes of the memory behind its tensors, which a layer with a window may use in part only.
         used: bytes of the tensors themselves.
-        per_token: bytes that one more token adds there, so nothing for layers beyond their window.
+        each_further_token: bytes that one more token adds there: nothing for layers whose window is full by then.
     """
 
     tokens: int
     allocated: int
     used: int
-    per_token: int
+    each_further_token: int
 
     def record(self) -> dict[str, int]:
         """As JSON holds it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headwise.bench.verification.quality import Quality
 from headwise.bench.verification.result import Verification
+from headwise.errors import UserError
 
 __all__ = ["Limits", "Shortfall", "find_shortfalls"]
 
@@ -22,11 +24,19 @@ class Limits:
         max_loss_increase: loss of B minus loss of A, in nats.
         min_agreement: share of positions where both have their largest logit at the same token.
         max_kl: KL(A || B) in nats.
+
+    Raises:
+        UserError: a limit is no finite number.
     """
 
     max_loss_increase: float | None = None
     min_agreement: float | None = None
     max_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if limit is not None and not math.isfinite(limit):
+                raise UserError(f"--{name.replace('_', '-')}: expected a finite number, got {limit}")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headwise.errors import UserError
 from headwise.models import Checkpoint
+from headwise.surgery.latent_model import LatentCheckpoint
 
 __all__ = ["check_pair", "max_positions"]
 
@@ -14,9 +15,14 @@ def check_pair(first: Checkpoint, second: Checkpoint) -> None:
     """Refuse models whose logits don't mean the same.
 
     Raises:
-        UserError: a model without a language head, two kinds of models, or two vocabularies.
+        UserError: a model without a language head or with latent attention, two kinds of models, or two vocabularies.
     """
     for checkpoint in (first, second):
+        if isinstance(checkpoint, LatentCheckpoint):
+            raise UserError(
+                f"verify: {checkpoint.name}: expected attention over keys and values, got latent attention, for which "
+                "transformers has no cache to decode with; headwise.models.questions.document_losses tells its loss"
+            )
         if checkpoint.objective is None:
             raise UserError(
                 f"verify: {checkpoint.name}: expected a language model, got {type(checkpoint.model).__name__} without "

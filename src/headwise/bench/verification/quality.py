@@ -5,7 +5,7 @@ Symbols: N rows, L length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,10 +97,14 @@ def compare_text(
 
 
 def copying_questions(first: Checkpoint, settings: Settings) -> tuple[Question, ...]:
-    """Random tokens repeated twice (Olsson et al. 2022); asked is the second copy, which only the first one tells."""
+    """Random tokens repeated twice (Olsson et al. 2022); asked is the second copy, which only the first one tells.
+
+    Its first token is left out: that a copy begins is told by nothing.
+    """
     config = first.model.config
     samples = repeated_samples(first.tokenizer, config, settings.copies, _BATCH, settings.seed)
-    return make_task("repeated", samples, first, settings.seed).questions
+    asked = [replace(sample, counted=sample.counted & sample.counted.roll(1)) for sample in samples]
+    return make_task("repeated", asked, first, settings.seed).questions
 
 
 def compare_copying(

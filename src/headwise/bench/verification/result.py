@@ -10,7 +10,7 @@ from headwise.bench.verification.caches import CacheBytes
 from headwise.bench.verification.decoding import Decoding
 from headwise.bench.verification.memory import MemoryUse
 from headwise.bench.verification.quality import Quality
-from headwise.bench.verification.speed import Timing
+from headwise.bench.verification.speed import Timing, rounds_to_win
 from headwise.models import Checkpoint
 
 __all__ = ["Memory", "ModelRecord", "Verification", "record_model", "speed_sentences"]
@@ -136,9 +136,10 @@ def _both(pair: tuple[Any, Any] | None) -> dict[str, Any] | None:
 
 
 def speed_sentences(timings: Sequence[Timing], weight_bytes: int) -> list[str]:
-    """One sentence for each measurement in which B is not faster, and one where it is faster in all of a kind.
+    """One sentence for each measurement in which B is not shown to be faster, one where it is faster in all of a kind,
+    and the rule.
 
-    Beside the median ratio stand its quartiles; whether B is faster is for :attr:`Timing.faster` to say.
+    Beside the median of the paired ratios stand their quartiles and the rounds that B won, by which the rule goes.
 
     Args:
         timings: what was measured.
@@ -150,17 +151,21 @@ def speed_sentences(timings: Sequence[Timing], weight_bytes: int) -> list[str]:
         others = [timing for timing in rows if not timing.faster]
         said += [_not_faster(timing, weight_bytes) for timing in others]
         if rows and not others:
-            least, most = min(timing.ratio for timing in rows), max(timing.ratio for timing in rows)
-            said.append(f"{phase}: B is faster wherever it was timed, ratios {least:.2f} to {most:.2f}")
+            ends = sorted({f"{timing.ratio:.2f}" for timing in rows}, key=float)
+            told = f"paired ratios {ends[0]} to {ends[-1]}" if len(ends) > 1 else f"paired ratio {ends[0]}"
+            said.append(f"{phase}: B is faster wherever it was timed, {told}")
+    if timings:
+        needed = " and ".join(f"{rounds_to_win(rounds)} of {rounds}" for rounds in sorted({t.rounds for t in timings}))
+        said.append(f"faster, or slower: by a sign test over the rounds at 5 %, which takes {needed} rounds won")
     return said
 
 
 def _not_faster(timing: Timing, weight_bytes: int) -> str:
     low, high = timing.quartiles
-    how = "slower" if low > 1 else "not faster"
+    how = "slower" if timing.slower else "not shown to be faster"
     told = (
-        f"{timing.phase}: B is {how} at batch {timing.batch}, context {timing.context:,}: ratio {timing.ratio:.2f} "
-        f"({low:.2f} to {high:.2f})"
+        f"{timing.phase}: B is {how} at batch {timing.batch}, context {timing.context:,}: paired ratio "
+        f"{timing.ratio:.2f} ({low:.2f} to {high:.2f}), {timing.won} of {timing.rounds} rounds won"
     )
     if timing.cache is None:
         return told

@@ -24,7 +24,8 @@ class Settings:
         speed: whether latency and peak memory are measured.
         batches: sequences side by side, for latency.
         contexts: tokens of each, for latency.
-        rounds: how many times each model decodes, by turns; 5 are the fewest that can show that one is faster.
+        rounds: how many times each model decodes, by turns; 5 are the fewest that can show that one is faster, if it
+            wins them all.
         prefill_rounds: how many times each prefills, which takes longer.
         prefill_tokens: prefill is timed where batch times context are no more than this. A model of 135 million
             weights takes seconds for 4,096 tokens on two cores, and minutes for eight times 8,192.

@@ -1,7 +1,8 @@
 """Latency of two models by turns: prefill, and one more token behind a context.
 
 Both run on headwise attention with transformers' ``DynamicCache``, as ``generate()`` would run them. What counts is the
-ratio of two times of the same round; its quartiles say how far rounds differ.
+ratio of two times of the same round; its quartiles say how far rounds differ. Whether B is faster is what a sign test
+over the rounds shows (Dixon and Mood 1946): how often B wins, not by how much.
 
 Symbols: B batch, S context.
 """
@@ -26,10 +27,11 @@ from headwise.errors import UserError
 from headwise.models import Checkpoint
 from headwise.progress import Progress, Silent
 
-__all__ = ["Timing", "available_bytes", "contexts_within", "time_decode", "time_prefill"]
+__all__ = ["Timing", "available_bytes", "contexts_within", "rounds_to_win", "time_decode", "time_prefill"]
 
 Clock = Callable[[], float]
 Phase = Literal["prefill", "decode"]
+_CHANCE = 0.05  # how often, at most, equal models may be told apart
 _SHARE = 0.5  # of the memory that is free, for both caches together
 _STEP = 64  # a step of decoding takes about as long as reading so many tokens at once
 
@@ -64,11 +66,24 @@ class Timing:
         return self.times.ratio_quartiles("b", "a")
 
     @property
+    def rounds(self) -> int:
+        """How many rounds there were."""
+        return len(self.times.seconds["a"])
+
+    @property
+    def won(self) -> int:
+        """Rounds in which B took less time than A."""
+        return sum(ratio < 1 for ratio in self.times.ratios("b", "a"))
+
+    @property
     def faster(self) -> bool:
-        """Whether B is faster by more than chance: a one-sided sign test over the rounds at 5 %."""
-        ratios = self.times.ratios("b", "a")
-        against = sum(ratio >= 1 for ratio in ratios)
-        return sum(math.comb(len(ratios), count) for count in range(against + 1)) <= 0.05 * 2 ** len(ratios)
+        """Whether B wins more rounds than chance would give it, see :func:`rounds_to_win`."""
+        return self.won >= rounds_to_win(self.rounds)
+
+    @property
+    def slower(self) -> bool:
+        """Whether A does."""
+        return sum(ratio > 1 for ratio in self.times.ratios("b", "a")) >= rounds_to_win(self.rounds)
 
     def record(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -80,9 +95,19 @@ class Timing:
             "median_seconds": {name: self.times.median(name) for name in ("a", "b")},
             "b_over_a": {"median": self.ratio, "lower_quartile": low, "upper_quartile": high},
             "b_is_faster": self.faster,
-            "rounds": len(self.times.seconds["a"]),
+            "rounds": self.rounds,
+            "rounds_won_by_b": self.won,
             "cache_bytes": None if self.cache is None else {"a": self.cache[0], "b": self.cache[1]},
         }
+
+
+def rounds_to_win(rounds: int) -> int:
+    """The fewest of ``rounds`` that one of two equal models wins in no more than 5 % of all cases."""
+    tail, lost = 1, 0
+    while tail + math.comb(rounds, lost + 1) <= _CHANCE * 2**rounds:
+        lost += 1
+        tail += math.comb(rounds, lost)
+    return rounds - lost
 
 
 def contexts_within(settings: Settings, most: int | None) -> tuple[tuple[int, ...], list[str]]:
@@ -192,6 +217,7 @@ def _prefill(checkpoint: Checkpoint, batch: int, context: int, seed: int, progre
             caches.advance(checkpoint, caches.new_cache(checkpoint), tokens, **options)
         else:
             checkpoint.forward(tokens)
+        _finish(checkpoint.device)
         progress.advance(batch * context)
 
     return run
@@ -202,9 +228,16 @@ def _step(checkpoint: Checkpoint, cache: Any, batch: int, progress: Progress) ->
 
     def run() -> None:
         caches.advance(checkpoint, cache, token)  # the cache grows by the token, as it does in generate()
+        _finish(checkpoint.device)
         progress.advance(_STEP)
 
     return run
+
+
+def _finish(device: torch.device) -> None:
+    """Until all work is done that was only queued: an accelerator goes on when a call has long returned."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def _note(what: str, left_out: Iterable[tuple[int, int]]) -> list[str]:

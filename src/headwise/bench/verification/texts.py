@@ -20,8 +20,9 @@ from headwise.errors import UserError
 from headwise.models import Checkpoint
 from headwise.models.corpus import Corpus, Rows, cut_rows, fingerprint, read_corpus, split_documents
 from headwise.models.documents import Text
+from headwise.models.history import documents_of
 
-__all__ = ["NamedCorpus", "docstrings", "held_out_rows", "read_corpora", "used_documents"]
+__all__ = ["NamedCorpus", "docstrings", "held_out_rows", "read_corpora"]
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -38,9 +39,12 @@ def read_corpora(paths: Sequence[str | Path] = ()) -> list[NamedCorpus]:
     """One corpus for each path; without any, the two that come with Python.
 
     Raises:
-        UserError: a path can't be read, or holds too little.
+        UserError: a path is named twice, can't be read, or holds too little.
     """
     if paths:
+        places = [Path(path).resolve() for path in paths]
+        if twice := [path for number, path in enumerate(paths) if places[number] in places[:number]]:
+            raise UserError(f"--documents: expected each corpus once, got {twice[0]} twice; leave one of them out")
         return [NamedCorpus(str(path), read_corpus(path)) for path in paths]
     return [
         NamedCorpus("python help", read_corpus(None)),
@@ -72,11 +76,6 @@ def _docstrings_of(file: Path) -> str:
     return "\n\n".join(text for text in found if text)
 
 
-def used_documents(checkpoint: Checkpoint) -> set[str]:
-    """Fingerprints of the documents that some step of its history was calibrated or trained on."""
-    return {document for step in checkpoint.history for document in step.get("documents", ())}
-
-
 def held_out_rows(
     named: NamedCorpus, first: Checkpoint, second: Checkpoint, settings: Settings
 ) -> tuple[Rows, tuple[str, ...]]:
@@ -85,7 +84,7 @@ def held_out_rows(
     Raises:
         UserError: too little text is left, or the tokenizers cut it into other tokens.
     """
-    used = used_documents(first) | used_documents(second)
+    used = set().union(*(documents_of(step) for each in (first, second) for step in each.history))
     kept = [text for text in named.corpus.held_out if fingerprint(text) not in used]
     notes = tuple(f"{named.name}: {note}" for note in named.corpus.notes)
     if left_out := len(named.corpus.held_out) - len(kept):

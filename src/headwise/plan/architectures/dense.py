@@ -6,9 +6,16 @@ of every row to the modules of a model, and its bytes to a running cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from headwise.plan.architectures.fields import Pattern, count_layers, full_layers, read_heads, window_provenance
+from headwise.plan.architectures.fields import (
+    Pattern,
+    count_layers,
+    full_layers,
+    heads_by_layer,
+    read_heads,
+    window_provenance,
+)
 from headwise.plan.architectures.parts import Biases, Heads, grouped_layer, grouped_projections
 from headwise.plan.config import Config
 from headwise.plan.layers import Architecture
@@ -76,17 +83,15 @@ class Dense:
 def dense_architecture(
     config: Config, heads: Heads, extents: tuple[Extent, ...], biases: Biases, *, family: Dense, variant: str = ""
 ) -> Architecture:
-    """Layers of equal heads that see ``extents``."""
-    projections = grouped_projections(heads, biases, packed=family.packed, gate=family.gate_outputs(heads))
-    known = Heads(
-        heads.width,
-        heads.heads,
-        heads.kv_heads,
-        heads.head_dim,
-        heads.value_dim,
-        {**heads.provenance, **window_provenance(config)},
+    """Layers that see ``extents``, of equal heads unless the config lists them."""
+    known = replace(heads, provenance={**heads.provenance, **window_provenance(config)})
+    each = heads_by_layer(config, known, len(extents), shares=bool(family.kv_heads))
+    layers = tuple(
+        grouped_layer(
+            index, own, extent, grouped_projections(own, biases, packed=family.packed, gate=family.gate_outputs(own))
+        )
+        for index, (own, extent) in enumerate(zip(each, extents, strict=True))
     )
-    layers = tuple(grouped_layer(index, known, extent, projections) for index, extent in enumerate(extents))
     return Architecture(
         config.model_type,
         heads.width,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headwise.plan.architectures.dense import max_context
-from headwise.plan.architectures.fields import count_layers, layer_types, read_heads
+from headwise.plan.architectures.fields import count_layers, heads_by_layer, layer_types, read_heads
 from headwise.plan.architectures.parts import Biases, Heads, grouped_layer, grouped_projections
 from headwise.plan.config import Config
 from headwise.plan.layers import Architecture, Layer
@@ -45,10 +45,10 @@ def encoder_model(
     config: Config, heads: Heads, extents: list[Extent], biases: Biases, *, packed: bool = False
 ) -> Architecture:
     """Layers that see both ways and keep nothing; a window counts the keys on both sides and the query's own."""
-    projections = grouped_projections(heads, biases, packed=packed)
+    each = heads_by_layer(config, heads, len(extents), shares=False)
     layers = tuple(
-        grouped_layer(index, heads, extent, projections, causal=False, cached=False)
-        for index, extent in enumerate(extents)
+        grouped_layer(index, own, extent, grouped_projections(own, biases, packed=packed), causal=False, cached=False)
+        for index, (own, extent) in enumerate(zip(each, extents, strict=True))
     )
     context = max_context(config, "max_position_embeddings")
     return Architecture(config.model_type, heads.width, layers, context, provenance=dict(config.provenance))

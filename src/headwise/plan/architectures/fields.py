@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from headwise.plan.architectures.parts import Heads
 from headwise.plan.config import MOST_LAYERS, Config
@@ -10,12 +11,14 @@ from headwise.plan.errors import PlanError
 from headwise.plan.states import Chunk, Extent, Grows, Window
 
 __all__ = [
+    "LAYERS_KEY",
     "Pattern",
     "count_layers",
     "divided",
     "every",
     "extents_of",
     "full_layers",
+    "heads_by_layer",
     "layer_overrides",
     "layer_types",
     "read_heads",
@@ -27,6 +30,9 @@ __all__ = [
 
 # From a config and a number of layers to what each layer sees.
 Pattern = Callable[[Config, int], "tuple[Extent, ...]"]
+
+# Under this headwise lists [query heads, KV heads] of each layer where the config's own words can't say them.
+LAYERS_KEY = "headwise_layers"
 
 # Names that older configs use for the same kind of layer.
 _ALSO = {
@@ -109,6 +115,40 @@ def _read_kv_heads(config: Config, names: Sequence[str] | int | None, heads: int
     if heads % found:
         raise config.refuse(blamed, f"a divisor of {heads_name} = {heads}")
     return found
+
+
+def heads_by_layer(config: Config, heads: Heads, count: int, *, shares: bool) -> list[Heads]:
+    """The widths of each layer: alike, unless headwise has listed numbers of heads layer by layer.
+
+    Args:
+        config: the fields.
+        heads: the widths that hold for all layers.
+        count: how many layers there are.
+        shares: whether query heads of this architecture can share KV heads.
+
+    Raises:
+        PlanError: the list isn't one of layers.
+    """
+    if not config.has(LAYERS_KEY):
+        return [heads] * count
+    _check_no_other(config, heads)
+    pairs = config.pairs(LAYERS_KEY, count)
+    if any(H % G or (H != G and not shares) for H, G in pairs):
+        rule = "the first a multiple of the second" if shares else "both the same"
+        raise config.refuse(LAYERS_KEY, f"[query heads, KV heads] of each layer, {rule}")
+    told = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), config.provenance[LAYERS_KEY])
+    provenance = {**heads.provenance, **told}
+    return [replace(heads, heads=H, kv_heads=G, provenance=provenance) for H, G in pairs]
+
+
+def _check_no_other(config: Config, heads: Heads) -> None:
+    """Numbers that the user says for all layers would be covered by the list."""
+    for name, origin in heads.provenance.items():
+        if origin == "override" and name in ("num_attention_heads", "n_head", "num_key_value_heads"):
+            raise PlanError(
+                f"--set {name}: expected none beside {config.place(LAYERS_KEY)}, which lists heads layer by layer; add "
+                f"--set {LAYERS_KEY}=null, or change the list"
+            )
 
 
 def layer_types(config: Config, count: int, *names: str) -> tuple[str, ...] | None:

@@ -13,13 +13,17 @@ from difflib import get_close_matches
 from headwise.plan.architectures import blocks, encoder_decoder, encoders, gemma, latent, linear, mamba, older, zamba
 from headwise.plan.architectures.dense import Dense
 from headwise.plan.architectures.families import DENSE
+from headwise.plan.architectures.fields import LAYERS_KEY
 from headwise.plan.config import Config
 from headwise.plan.defaults import CLASS_DEFAULTS, ESSENTIAL, REMOTE_DEFAULTS, TRANSFORMERS
 from headwise.plan.errors import PlanError
 from headwise.plan.layers import Architecture
 from headwise.plan.states import Encoder
 
-__all__ = ["FAMILIES", "REFUSED", "WRAPPERS", "architecture_of"]
+__all__ = ["FAMILIES", "LISTED", "REFUSED", "WRAPPERS", "architecture_of"]
+
+# Those whose heads headwise may have listed layer by layer.
+LISTED = frozenset({"bert", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 _Family = Callable[[Config], Architecture]
 _BERT, _LATENT, _QWEN3_NEXT = encoders.Encoder(), latent.latent_architecture, linear.qwen3_next
@@ -209,6 +213,9 @@ def architecture_of(config: Config) -> Architecture:
     model_type = config.model_type
     if model_type in REFUSED:
         raise PlanError(f"{config.place('model_type')}: {model_type} can't be planned: {REFUSED[model_type]}")
+    if config.has(LAYERS_KEY) and model_type not in LISTED:
+        known = f"headwise writes it for {', '.join(sorted(LISTED))} only"
+        raise config.refuse(LAYERS_KEY, f"none in a {model_type[:60]}", known)
     if model_type in WRAPPERS:
         return _wrapped(config, model_type)
     if model_type not in FAMILIES:

@@ -1,0 +1,103 @@
+"""Documents in two parts that share none, and rows cut from them: of whose text, how many, in what order."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from headwise.errors import UserError
+from headwise.models.corpus import cut_rows, fingerprint, split_documents
+from headwise.models.documents import Text
+from tests.study.tiny import tokenizer, words
+
+
+def documents(count: int = 43, length: int = 53, seed: int = 0) -> list[Text]:
+    """Of different random words each, up to three times as long as others."""
+    drawn = random.Random(seed)
+    return [
+        Text(f"{number}", " ".join(drawn.choices(words()[2:], k=length * (1 + number % 3)))) for number in range(count)
+    ]
+
+
+def names(texts) -> set[str]:
+    return {fingerprint(text) for text in texts}
+
+
+def test_each_document_is_on_one_side_and_a_quarter_is_held_out():
+    texts = documents(400)
+    corpus = split_documents(texts)
+    assert names(corpus.working) | names(corpus.held_out) == names(texts)
+    assert not names(corpus.working) & names(corpus.held_out)
+    assert len(corpus.working) + len(corpus.held_out) == 400
+    assert 70 < len(corpus.held_out) < 130
+    assert corpus.notes == ()
+
+
+def test_the_side_of_a_document_is_told_by_its_text_whatever_its_name_order_and_company():
+    few, more = documents(43), documents(90, seed=1)
+    renamed = [Text(f"other {text.name}", text.text) for text in reversed(few)]
+    alone, together = split_documents(few), split_documents([*more, *renamed, *few])
+    assert names(alone.held_out) == names(together.held_out) & names(few)
+    assert names(alone.working) == names(together.working) & names(few)
+    assert len(together.working) + len(together.held_out) == 133, "a document that comes twice counts once"
+
+
+def test_few_documents_are_divided_by_parts_and_that_is_said():
+    texts = [Text("book", " ".join(random.Random(0).choices(words()[2:], k=40_000)))]
+    corpus = split_documents(texts)
+    parts = [*corpus.working, *corpus.held_out]
+    assert Counter(text.text for text in parts) == Counter(
+        texts[0].text[start : start + 12_000] for start in range(0, len(texts[0].text), 12_000)
+    )
+    assert corpus.working
+    assert corpus.held_out
+    assert corpus.notes[0].startswith("only 1 document(s): parts of 12,000 characters count as documents")
+
+
+@pytest.mark.parametrize("texts", [[Text("one", "a short text")], [Text("a", "twice"), Text("b", "twice")]])
+def test_what_cannot_be_divided_is_refused(texts):
+    with pytest.raises(UserError, match=r"expected enough text to hold a part of it out \(24,000 characters\), got"):
+        split_documents(texts)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_rows_are_stretches_of_the_documents_that_they_are_told_to_be_of(wrapped):
+    texts, words_of = [*documents(), *documents(17, length=5, seed=1)], tokenizer(wrapped=wrapped)
+    rows = cut_rows(texts, words_of, tokens=61 * 19 - 5, length=19, seed=3, what="the test")
+    assert rows.tokens.shape == (61, 19)
+    assert len(set(rows.documents)) == len(rows.documents) == len(set(rows.units)) == max(rows.units) + 1
+    by_name = {fingerprint(text): words_of(text.text, add_special_tokens=False)["input_ids"] for text in texts}
+    seen: Counter[int] = Counter()
+    before, after = ([words_of.cls_token_id], [words_of.sep_token_id]) if wrapped else ([], [])
+    room = 19 - len(before) - len(after)
+    for row, unit in zip(rows.tokens.tolist(), rows.units, strict=True):
+        start = seen[unit] * room
+        assert row == [*before, *by_name[rows.documents[unit]][start : start + room], *after]
+        seen[unit] += 1
+
+
+def test_each_document_gives_its_first_row_before_any_gives_its_second():
+    rows = cut_rows(documents(), tokenizer(wrapped=False), tokens=61 * 19, length=19, seed=3, what="the test")
+    assert len(set(rows.units[:43])) == 43
+    one_each = cut_rows(documents(), tokenizer(wrapped=False), tokens=31 * 19, length=19, seed=3, what="the test")
+    assert one_each.units == tuple(range(31))
+    assert one_each.tokens.tolist() == rows.tokens[:31].tolist()
+
+
+def test_the_seed_draws_the_documents():
+    first, again, other = (
+        cut_rows(documents(), tokenizer(wrapped=False), tokens=190, length=19, seed=seed, what="the test")
+        for seed in (3, 3, 4)
+    )
+    assert first.tokens.tolist() == again.tokens.tolist()
+    assert set(first.documents) != set(other.documents)
+
+
+def test_too_little_text_and_rows_without_room_are_refused():
+    with pytest.raises(UserError, match=r"expected 19,000 tokens in rows of 19 for training, got 4,0\d\d in 43 docu"):
+        cut_rows(documents(), tokenizer(wrapped=False), tokens=19_000, length=19, seed=0, what="training")
+    for length in (1, 2):
+        with pytest.raises(UserError, match=f"more than the 2 special tokens around each for training, got {length}"):
+            cut_rows(documents(), tokenizer(wrapped=True), tokens=19, length=length, seed=0, what="training")
