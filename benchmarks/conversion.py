@@ -26,6 +26,7 @@ from conversion_model import train_model
 from headwise.bench import environment_record
 from headwise.intervals import bootstrap_interval
 from headwise.models import Checkpoint, load
+from headwise.models.copies import mixed_with_copies
 from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
 from headwise.models.losses import row_losses
 from headwise.models.questions import document_losses
@@ -42,8 +43,11 @@ RECIPES = {
     "pca": Recipe("pca", refit=False, steps=0),
     "pca, output refitted": Recipe("pca", steps=0),
     "pca, output refitted, layers fitted (default)": Recipe("pca"),
+    "as the default, calibrated on text alone": Recipe("pca"),
     "mean, output refitted, layers fitted": Recipe("mean", refit=True, steps=100),
 }
+TEXT_ALONE = "as the default, calibrated on text alone"
+COPY_SHARE = 0.2  # the command's default
 PARTS = ("demo", "scratch", "latent")
 DEFAULT = "pca, output refitted, layers fitted (default)"
 CALIBRATION, HELD_OUT, LENGTH = 32_768, 8_192, 512
@@ -107,8 +111,9 @@ def _held_out(model: Checkpoint, corpora: dict[str, Corpus]) -> dict[str, Rows]:
     }
 
 
-def _calibration(model: Checkpoint, corpus: Corpus) -> Rows:
-    return cut_rows(corpus.working, model.tokenizer, tokens=CALIBRATION, length=LENGTH, seed=0, what="calibration")
+def _calibration(model: Checkpoint, corpus: Corpus, copies: float = COPY_SHARE) -> Rows:
+    rows = cut_rows(corpus.working, model.tokenizer, tokens=CALIBRATION, length=LENGTH, seed=0, what="calibration")
+    return mixed_with_copies(rows, model.tokenizer, model.model.config, share=copies, seed=0)
 
 
 def demo(speeches: Path, recipes: Sequence[str], keep: Any) -> None:
@@ -116,11 +121,11 @@ def demo(speeches: Path, recipes: Sequence[str], keep: Any) -> None:
     model = load("demo")
     corpora = {"speeches": read_corpus(speeches), "help topics": read_corpus(None)}
     judge = Judge(model, _held_out(model, corpora), COPIES)
-    calibration = _calibration(model, corpora["speeches"])
     keep("original", {name: {"loss": float(losses.mean())} for name, losses in judge.original.items()})
     baseline: dict[str, np.ndarray] | None = None
     for name in recipes:
         started = time.monotonic()
+        calibration = _calibration(model, corpora["speeches"], 0.0 if name == TEXT_ALONE else COPY_SHARE)
         converted = convert(model, 1, rows=calibration, recipe=RECIPES[name])
         seconds = time.monotonic() - started
         added = judge.added(converted)
@@ -150,7 +155,7 @@ def scratch(speeches: Path, seeds: Sequence[int], keep: Any) -> None:
         trained = time.monotonic() - started
         options: dict[str, Any] = {"length": 256, "seed": seed}
         held_out = cut_rows(corpus.held_out, model.tokenizer, tokens=16_384, what="held-out loss", **options)
-        calibration = cut_rows(corpus.working, model.tokenizer, tokens=32_768, what="calibration", **options)
+        calibration = cut_rows(corpus.working, model.tokenizer, tokens=CALIBRATION, what="calibration", **options)
         judge = Judge(model, {"speeches": held_out}, 0)
         keep(
             f"seed {seed}", {"loss": float(judge.original["speeches"].mean()), "seconds_of_training": round(trained, 1)}

@@ -10,6 +10,7 @@ import torch
 
 from headwise.bench import PairedTimes
 from headwise.bench import verify as module
+from headwise.bench.verification.caches import CacheBytes
 from headwise.bench.verification.limits import Limits, find_shortfalls
 from headwise.bench.verification.memory import MemoryUse
 from headwise.bench.verification.settings import Settings
@@ -57,7 +58,7 @@ def test_everything_is_measured_and_json_holds_it(monkeypatch, llama, pooled, co
         assert corpus["documents"] == len(corpus["by_document"]) >= 2
         assert corpus["kl"]["low"] > 0
         assert corpus["positions"] == 10 * 30
-    assert record["cache"]["a"]["per_token"] == 2 * record["cache"]["b"]["per_token"] == 480
+    assert record["cache"]["a"]["each_further_token"] == 2 * record["cache"]["b"]["each_further_token"] == 480
     assert record["cache"]["a"]["tokens"] == 30
     assert record["decoding"]["a"]["agrees"]
     assert len(record["speed"]) == 8
@@ -65,7 +66,7 @@ def test_everything_is_measured_and_json_holds_it(monkeypatch, llama, pooled, co
     assert [source for source, _ in asked] == ["first", "second"]
     assert {(options["batch"], options["context"], options["dtype"]) for _, options in asked} == {(3, 29, "float32")}
     assert result.notes == ()
-    assert record["copying"]["positions"] == 3 * 50
+    assert record["copying"]["positions"] == 3 * 49
     assert record["settings"]["tokens"] == 300
 
 
@@ -101,6 +102,14 @@ def test_encoders_have_losses_and_no_cache(bert, corpora):
     assert result.decoding is result.cache is None
     assert "encoders keep no cache: decoding and cache bytes were not measured" in result.notes
     assert strict(json.dumps(result.summary()))["cache"] is None
+
+
+def test_a_cache_that_is_full_is_told(monkeypatch, llama, pooled, corpora):
+    sizes = iter([CacheBytes(30, 480, 480, 0), CacheBytes(30, 240, 240, 80), *[CacheBytes(30, 480, 480, 0)] * 2])
+    monkeypatch.setattr(module, "cache_bytes", lambda *_: next(sizes))
+    rest = "a further token adds nothing to the cache, since after 30 tokens the window of every layer is full"
+    for full in ("A", "A and B"):
+        assert f"{full}: {rest}" in verify(llama, pooled, corpora[:1], settings=QUIET).notes
 
 
 def test_few_positions_leave_copying_out_and_refuse_long_rows(llama, corpora):
@@ -157,6 +166,14 @@ def test_limits_that_are_not_kept_are_named_by_corpus(llama, pooled, corpora):
     assert len(find_shortfalls(result, Limits(max_loss_increase=min(losses) - 1e-6))) == 2
     assert find_shortfalls(result, Limits(max_loss_increase=max(losses))) == []
     assert find_shortfalls(result, Limits()) == []
+
+
+@pytest.mark.parametrize("name", ["max_loss_increase", "min_agreement", "max_kl"])
+@pytest.mark.parametrize("limit", ["nan", "inf"])
+def test_a_limit_that_is_no_number_is_refused(name, limit):
+    told = f"--{name.replace('_', '-')}: expected a finite number, got {limit}"
+    with pytest.raises(UserError, match=f"^{told}$"):
+        Limits(**{name: float(limit)})
 
 
 def test_no_value_keeps_no_limit(llama, pooled, corpora):

@@ -59,7 +59,8 @@ def test_bytes_are_those_of_the_layout(name, dtype):
     per_token = 2 * tiny.LAYERS * layout.num_kv_heads * layout.head_dim * dtype.itemsize
     found = cache_bytes(model, tiny.tokens(1, LENGTH))
     assert vars(found) == {
-        "tokens": LENGTH, "allocated": per_token * LENGTH, "used": per_token * LENGTH, "per_token": per_token,
+        "tokens": LENGTH, "allocated": per_token * LENGTH, "used": per_token * LENGTH,
+        "each_further_token": per_token,
     }  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def test_layers_with_a_window_use_less_than_they_allocate():
     layout = model.layouts[0]
     token = 2 * tiny.LAYERS * layout.num_kv_heads * layout.head_dim * 4
     found = cache_bytes(model, tiny.tokens(1, LENGTH))
-    assert (found.used, found.allocated, found.per_token) == (token * (WINDOW - 1), token * LENGTH, 0)
+    assert (found.used, found.allocated, found.each_further_token) == (token * (WINDOW - 1), token * LENGTH, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "deepseek_v3"])

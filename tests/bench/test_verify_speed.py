@@ -13,7 +13,14 @@ from headwise.bench.verification.caches import CacheBytes
 from headwise.bench.verification.memory import MemoryUse, measure_memory
 from headwise.bench.verification.result import speed_sentences
 from headwise.bench.verification.settings import Settings
-from headwise.bench.verification.speed import Timing, available_bytes, contexts_within, time_decode, time_prefill
+from headwise.bench.verification.speed import (
+    Timing,
+    available_bytes,
+    contexts_within,
+    rounds_to_win,
+    time_decode,
+    time_prefill,
+)
 from headwise.errors import UserError
 
 TOKEN = 480  # bytes in the cache of the tiny model
@@ -133,18 +140,45 @@ def test_the_sentences_name_every_place_where_b_is_not_faster():
         timing(0.5, 0.6, 0.7, 0.5, 0.5, batch=8, context=8_192),
     ]
     assert speed_sentences(timings, weight_bytes=300) == [
-        "prefill: B is not faster at batch 1, context 512: ratio 0.99 (0.92 to 1.08)",
-        "decode: B is slower at batch 8, context 4,096: ratio 1.30 (1.30 to 1.30); the cache is 25% of what a step of "
-        "A reads",
+        "prefill: B is not shown to be faster at batch 1, context 512: paired ratio 0.99 (0.92 to 1.08), 3 of 6 rounds "
+        "won",
+        "decode: B is slower at batch 8, context 4,096: paired ratio 1.30 (1.30 to 1.30), 0 of 5 rounds won; the cache "
+        "is 25% of what a step of A reads",
+        "faster, or slower: by a sign test over the rounds at 5 %, which takes 5 of 5 and 6 of 6 rounds won",
     ]
-    assert speed_sentences(timings[2:], 300) == ["decode: B is faster wherever it was timed, ratios 0.50 to 0.50"]
+    assert speed_sentences(timings[2:], 300) == [
+        "decode: B is faster wherever it was timed, paired ratio 0.50",
+        "faster, or slower: by a sign test over the rounds at 5 %, which takes 5 of 5 rounds won",
+    ]
+    two = [*timings[2:], timing(*(0.6,) * 5)]
+    assert speed_sentences(two, 300)[0] == "decode: B is faster wherever it was timed, paired ratios 0.50 to 0.60"
+    assert speed_sentences([], 300) == []
+
+
+@pytest.mark.parametrize("rounds", [5, 6, 9, 25, 101])
+def test_the_rounds_to_win_are_what_a_fair_coin_seldom_gives(rounds):
+    from scipy.stats import binom
+
+    needed = rounds_to_win(rounds)
+    assert binom.sf(needed - 1, rounds, 0.5) <= 0.05 < binom.sf(needed - 2, rounds, 0.5)
+
+
+def test_quartiles_on_one_side_are_no_verdict():
+    """Four of five rounds agree: too few to call B faster, or slower."""
+    for ratio in (0.9, 1.1):
+        told = timing(*(ratio,) * 4, 2 - ratio)
+        assert not told.faster
+        assert not told.slower
+        assert speed_sentences([told], 300)[0].startswith(
+            "decode: B is not shown to be faster at batch 1, context 512:"
+        )
 
 
 def test_times_as_json():
     assert timing(0.5, 1.0, 1.0, 1.0, 2.0).record() == {
         "phase": "decode", "batch": 1, "context": 512, "median_seconds": {"a": 2.0, "b": 2.0},
         "b_over_a": {"median": 1.0, "lower_quartile": 1.0, "upper_quartile": 1.0}, "b_is_faster": False, "rounds": 5,
-        "cache_bytes": {"a": 100, "b": 50},
+        "rounds_won_by_b": 1, "cache_bytes": {"a": 100, "b": 50},
     }  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -15,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from headwise.cli import prune_run
 from headwise.cli.main import main
 from headwise.errors import UserError
+from headwise.layout import HeadLayout
 from headwise.models import load
 from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
@@ -66,7 +69,7 @@ def test_json_is_one_object_and_the_folder_opens_with_the_same_losses(run, tmp_p
     done = run("prune", model, *words)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["heads"] == [18, 12]
+    assert (told["heads"], told["kv_heads"]) == ([18, 12], [6, 4])
     assert told["cache_bytes_per_token"] == [480, 320]
     assert told["parameters"][0] - told["parameters"][1] == 6 * 2 * 10 * 66 + 2 * 2 * 10 * 66
     assert told["format"] == "headwise"
@@ -81,7 +84,7 @@ def test_json_is_one_object_and_the_folder_opens_with_the_same_losses(run, tmp_p
         assert told["loss"][name] == pytest.approx(loss.mean(), abs=1e-6)
     assert told["loss"]["low"] <= told["loss"]["difference"] <= told["loss"]["high"]
     (step,) = opened.history
-    assert (step["operation"], step["heads"], step["seed"]) == ("prune", 6, 3)
+    assert (step["operation"], step["heads"], step["seed"], step["length"]) == ("prune", 6, 3, 50)
     curve = json.loads((out / "curve.json").read_bytes())
     assert {point["order"] for point in curve["points"]} == {"fixed", "greedy", "random"}
     assert (out / "curve.png").stat().st_size > 1_000
@@ -100,6 +103,54 @@ def test_uniform_numbers_open_in_transformers_alone(run, tmp_path, model, texts)
     assert "−50.0%" in words
     assert "held-out documents" in words
     assert f"model: {out} (format stock)" in done.stdout
+    assert "KV heads │ 6 │ 3 │ −50.0%" in words
+    assert "stock tools" not in words
+
+
+def test_uniform_numbers_that_no_stock_format_holds_are_noted_with_those_that_would_fit(run, tmp_path, bert, texts):
+    """BERT has no word for fewer heads of the same width."""
+    words = ("--share", 0.34, "--uniform", "--curve", "--documents", texts, "--out", tmp_path / "s", "--json", *ROWS)
+    done = run("prune", bert, *words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["format"] == "headwise"
+    curve, stock = told["notes"][:2]
+    assert curve == "the curve is of free removal, from any layer, not of uniform removal"
+    assert stock.startswith("stock tools will not open it: bert has 3 heads of ")
+    assert stock.endswith("; with --uniform, no other number of heads would fit")
+
+
+def test_what_would_fit_is_named(model):
+    """Llama's config refuses a width of 66 with 4 heads, and takes 2; with biases Mistral's can't take over."""
+    checkpoint = load(model, check=False)
+    checkpoint.model.config.attention_bias = True
+    request = SimpleNamespace(uniform=True, curve=False, unit="head")
+    layouts = [HeadLayout(4, 2, layout.head_dim) for layout in checkpoint.layouts]
+    (note,) = prune_run._uniform_notes(checkpoint, SimpleNamespace(layouts=layouts), request)  # type: ignore[arg-type]
+    assert re.fullmatch(
+        "stock tools will not open it: LlamaConfig refuses: .* with --uniform, --heads 12 would fit", note
+    )
+
+
+def test_one_kv_head_a_layer_leaves_the_heads_to_choose_from(run, tmp_path, model, texts):
+    shared = tmp_path / "shared"
+    assert run("prune", model, "--heads", 9, "--uniform", "--score", "magnitude", "--no-compensate",
+               "--documents", texts, "--out", shared, *ROWS).returncode == 0  # fmt: skip
+    done = run("prune", shared, "--heads", 3, "--documents", texts, "--out", tmp_path / "s", *ROWS)
+    assert _one_line(done).endswith(
+        "prune: expected layers with several KV groups, one of which stays, got one in each; take --unit head"
+    )
+
+
+def test_an_architecture_that_cannot_be_reshaped_is_named(run, tmp_path, monkeypatch, model, texts):
+    def other(_):
+        checkpoint = load(model, check=False)
+        checkpoint.model.config.model_type = "made-up"
+        return checkpoint
+
+    monkeypatch.setattr(prune_run, "load", other)
+    done = run("prune", model, "--heads", 5, "--documents", texts, "--out", tmp_path / "s", *ROWS)
+    assert "whose projections headwise can read and replace, got made-up" in _one_line(done)
 
 
 def test_an_encoder_has_masked_losses_and_no_cache(run, tmp_path, bert, texts):
@@ -122,6 +173,11 @@ def test_without_compensation_nothing_is_said_to_be_recovered(run, tmp_path, mod
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("--heads", 0), "prune: expected at least 1 head to remove, got 0"),
+        (("--heads", -3), "prune: expected at least 1 head to remove, got -3"),
+        (("--share", 0.9), "got a share of 0.9, which is 16.2 heads; use --heads 9"),
+        (("--share", 0.2, "--uniform"), "got a share of 0.2, which is 3.6 heads; use --heads 9"),
+        (("--heads", 3, "--tokens", 10), "in 50 tokens; give more --tokens or documents, or --no-compensate"),
         (("--heads", 5), "a multiple of 3 up to 9 of the 18 heads"),
         (("--heads", 3, "--uniform"), "got 3; use 9"),
         (("--heads", 3, "--format", "stock"), "expected layers that the format stock can hold, got 3/1, 6/2"),

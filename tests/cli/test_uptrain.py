@@ -7,16 +7,20 @@ import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headwise import models
+from headwise.cli import uptrain as command
 from headwise.cli.main import main
 from headwise.models import load
+from headwise.report import uptrain_figure
 from headwise.surgery import uptrain_loop
 from headwise.surgery.export import export
 from tests.surgery.uptrain_models import open_pair, save
 
+told = uptrain_figure._share_told
 FAST = ("--batch", "4", "--length", "41", "--held-out", "7", "--rate", "0.003")
 TOKENS = 5 * 4 * 41
 
@@ -69,8 +73,29 @@ def test_the_folder_holds_a_model_its_curve_and_a_picture_and_a_table_is_shown(r
         "teacher": f"{record['loss']['teacher']['value']:.3f}",
         "teacher, trained alike": f"{record['control']['loss']['end']['value']:.3f}",
     }
-    assert f"Gap to the teacher closed: {record['share_closed']['value']:.0%}" in done.stdout
+    # The student is random, and no worse than its teacher on some of the documents.
+    assert "note: no gap to close: the student's loss was not shown" in " ".join(done.stdout.split())
     assert f"model: {tmp_path / 'new'}" in done.stdout
+
+
+def test_the_share_of_the_gap_is_told_with_its_interval(run, tmp_path, capsys):
+    assert run("--out", tmp_path / "new", tokens=164).returncode == 0
+    record = json.loads((tmp_path / "new" / "uptrain.json").read_text(encoding="utf-8"))
+    record["share_closed"] = {"value": 0.71, "low": 0.6, "high": 0.8, "reason": None}
+    command._show(SimpleNamespace(record=record), tmp_path)  # type: ignore[arg-type]
+    assert "Gap to the teacher closed: 71% (60% to 80%)" in capsys.readouterr().out
+    assert told(record["share_closed"]) == "gap closed: 71% (60% to 80%)"
+
+
+def test_a_narrow_terminal_splits_no_number(run, tmp_path, monkeypatch):
+    shown = []
+    for columns in (120, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        done = run("--out", tmp_path / str(columns), "--control", tokens=164)
+        lines = [line for line in done.stdout.splitlines() if "│" in line]
+        assert max(map(len, lines)) <= columns
+        shown.append({word for line in lines for word in line.replace("│", " ").split()})
+    assert shown[0] - shown[1] == set()
 
 
 def test_json_is_one_object_and_nothing_else(run, tmp_path):
@@ -82,6 +107,19 @@ def test_json_is_one_object_and_nothing_else(run, tmp_path):
     assert told["folder"] == str(tmp_path / "new")
     assert told["tokens_per_second"] > 0
     assert set(told["curve"][0]) == {"step", "tokens", "loss", "divergence"}
+
+
+def test_a_training_that_made_it_worse_says_so_and_is_written(run, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(uptrain_figure, "_share_told", lambda share: drawn.append(told(share)) or drawn[-1])
+    done = run("--out", tmp_path / "new", "--rate", 3, "--params", "all")
+    assert done.returncode == 0, done.stderr
+    assert "note: training made it worse: it rose by" in (shown := " ".join(done.stdout.split()))
+    assert "Gap to the teacher" not in shown
+    record = json.loads((tmp_path / "new" / "uptrain.json").read_text(encoding="utf-8"))
+    assert record["share_closed"]["value"] is None
+    assert record["notes"][0] == record["share_closed"]["reason"]
+    assert drawn == ["training made it worse"]
 
 
 def test_an_existing_folder_is_refused_and_replaced_on_request(run, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -88,11 +89,46 @@ def test_the_table_fits_and_nothing_is_cut(run, models, texts, monkeypatch, colu
     assert "…" not in done.stdout
     rows = {line[:28].strip(): line.split()[-1] for line in lines if line.strip()}
     assert rows["peak at 3 x 29"] == "x"
-    assert rows["cache, per token"] == "x"
-    for name in ("loss, nats", "KL(A || B), nats", "right tokens", "cache, per token", "batch 3, context 29"):
+    assert rows["cache, each further token"] == "x"
+    for name in ("loss, nats", "KL(A || B), nats", "right tokens", "batch 3, context 29"):
         assert name in rows, done.stdout
     assert "note: prefill of more than 60 tokens was not timed: batch 3, context 29" in done.stdout
     assert any(line.startswith(("decode: B is ", "prefill: B is ")) for line in lines)
+    assert "faster, or slower: by a sign test over the rounds at 5 %, which takes 5 of 5 rounds won" in unfolded(done)
+    heads = [line.split() for line in lines if "paired ratio" in line and "median" in line]
+    assert heads == [["median", "median", "paired", "ratio", "(quartiles)"]] * 2
+
+
+def unfolded(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(done.stdout.split())
+
+
+def test_a_narrow_terminal_has_one_value_a_line_and_splits_none(run, models, texts, monkeypatch):
+    values = []
+    for columns in (120, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        done = run(*models, "--documents", texts[0], *QUIET)
+        lines = [line for line in done.stdout.splitlines() if str(texts[0]) not in line]
+        assert max(map(len, lines)) <= columns
+        values.append(set(done.stdout.split()))
+    wide, narrow = values
+    assert wide - narrow == set()
+    told = [line.split(":")[0].strip() for line in lines]
+    place = told.index("loss, nats")
+    assert told[place + 1 : place + 4] == ["A", "B", "B beside A"]
+
+
+def test_equal_models_differ_by_nothing_without_a_sign(run, models, texts):
+    done = run(models[0], models[0], "--documents", texts[0], *QUIET)
+    assert "0.000 (0.000 to 0.000)" in unfolded(done)
+    assert not re.search(r"(?<!e)[+-][0-9]", done.stdout.replace(str(texts[0]), ""))
+
+
+def test_the_rule_of_faster_is_in_the_help(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = run("--help").stdout
+    assert "a sign test over rounds" in shown
+    assert "5 of 5 rounds won, or 8 of 9" in shown.replace("\n", " ")
 
 
 def test_the_figure_is_drawn(run, models, texts, tmp_path):
@@ -125,6 +161,11 @@ def test_a_figure_that_cannot_be_drawn_loses_nothing_of_what_was_measured(run, m
         (("--dtype", "float16"), "--dtype: expected float32 or bfloat16, got 'float16'"),
         (("--contexts", "512,many"), "--contexts: expected a number of tokens, such as 8192"),
         (("--contexts", "9"), "verify: expected contexts of more than 11 tokens"),
+        (("--batches", "a"), "--batches: expected numbers of sequences, such as 1,8, got 'a'"),
+        (("--batches", "1,,8"), "--batches: expected numbers of sequences, such as 1,8, got '1,,8'"),
+        (("--figure", "."), "--figure: expected a file that ends in .png, .svg, .pdf, got ."),
+        (("--max-loss-increase", "nan"), "--max-loss-increase: expected a finite number, got nan"),
+        (("--documents", "a", "--documents", "./a"), "--documents: expected each corpus once, got a twice"),
         (("--batches", "0"), "verify: expected batches of at least 1 sequence, got 0"),
         (("--figure", "result.jpg"), "--figure: expected a file that ends in .png, .svg, .pdf, got result.jpg"),
         (("--figure", "nowhere/result.png"), "--figure: expected an existing folder for result.png, got nowhere"),

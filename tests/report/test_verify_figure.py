@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import matplotlib
 import numpy as np
 import pytest
 
@@ -12,7 +16,8 @@ from headwise.bench.verification.quality import Quality
 from headwise.bench.verification.result import ModelRecord, Verification
 from headwise.bench.verification.speed import Timing
 from headwise.errors import UserError
-from headwise.report.verify_figure import draw_verification
+from headwise.report.static import STYLE
+from headwise.report.verify_figure import _compose, draw_verification
 
 
 def quality(name: str, documents: int) -> Quality:
@@ -49,6 +54,31 @@ def test_the_same_verification_gives_the_same_svg(tmp_path, whole):
 
 def test_a_single_document_is_drawn_without_an_interval(tmp_path):
     assert draw_verification(result(whole=True, documents=1), tmp_path / "a.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("losses", [(0.1, 4.6), (4.9, 4.7), (9.0, 0.2)])
+def test_nothing_is_cut_at_the_edges(losses):
+    """Losses of copying at, above and far above what guessing costs, which is 4.6."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    whole = result(whole=True)
+    assert whole.copying is not None
+    each = replace(whole.copying.each, loss_a=np.full(11, losses[0]), loss_b=np.full(11, losses[1]))
+    full = (CacheBytes(30, 480, 480, 0), CacheBytes(30, 160, 160, 0))
+    with matplotlib.rc_context(STYLE):
+        picture = _compose(replace(whole, cache=full, copying=replace(whole.copying, each=each)))
+        canvas = FigureCanvasAgg(picture)
+        canvas.draw()
+        for panel in picture.axes:
+            box = panel.get_tightbbox(canvas.get_renderer())
+            assert box.x0 >= 0
+            assert box.x1 <= picture.bbox.x1
+    copying, cache = picture.axes[1], picture.axes[2]
+    left, right = copying.get_xlim()
+    assert left == 0
+    assert right * 0.96 > max(*losses, math.log(97))  # a marker is some hundredths of the panel wide
+    assert [text.get_text() for text in cache.texts] == ["480 B\nwindow full: + 0", "160 B\nwindow full: + 0"]
+    assert all(bar.get_width() > 0 for bar in cache.patches)
 
 
 def test_a_figure_that_cannot_be_written_is_refused(tmp_path):

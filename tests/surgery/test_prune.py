@@ -72,7 +72,7 @@ def test_the_model_stays_as_it_was_and_the_history_tells_all():
     assert entry.pop("headwise")
     assert entry == {
         "operation": "prune", "score": "contribution", "unit": "group", "uniform": False, "seed": 5, "heads": 3,
-        "compensated": True, "tokens": 21 * 13, "documents": list(rows().documents),
+        "compensated": True, "tokens": 21 * 13, "length": 13, "documents": list(rows().documents),
     }  # fmt: skip
     by_hand = prune(model, keep={1: [3, 4, 5]}, compensate=False).history[-1]
     assert (by_hand["removed"], by_hand["documents"], by_hand["tokens"]) == ({"1": [0, 1, 2]}, [], 0)
@@ -112,13 +112,13 @@ def test_heads_that_cannot_stay_are_refused_by_name(keep, told):
     [
         ({"heads": 4}, r"a multiple of 3 up to 9 of the 18 heads \(whole KV groups; .*\), got 4; use 3 or 6"),
         ({"heads": 12}, "up to 9 of the 18 heads .*, got 12; use 9"),
-        ({"heads": 0}, "got 0; use 9"),
+        ({"heads": 0}, "prune: expected at least 1 head to remove, got 0"),
         ({"heads": 3, "unit": "head"}, "a multiple of 2 up to 12 of the 18 heads .*, got 3; use 2 or 4"),
         (
             {"heads": 3, "uniform": True},
             "a multiple of 9 up to 9 of the 18 heads .each from every layer, .*, got 3; use 9",
         ),
-        ({"share": 0.1}, "got a share of 0.1, which is 1.8 heads"),
+        ({"share": 0.1}, "got a share of 0.1, which is 1.8 heads; use --heads 3"),
         ({"share": 1.0}, "a share between 0 and 1, got 1.0"),
         ({}, "got both or neither"),
         ({"heads": 3, "share": 0.2}, "got both or neither"),

@@ -12,7 +12,7 @@ from headwise.errors import UserError
 from headwise.intervals import bootstrap_interval
 from headwise.models.questions import document_losses
 from headwise.models.weights import heads_of, replace_heads
-from headwise.report.prune_figure import draw_curve
+from headwise.report.prune_figure import _compose, draw_curve
 from headwise.surgery.prune_curve import prune_curve
 from headwise.surgery.prune_scores import UnitScores, score_units
 from headwise.surgery.prune_units import check_keep, choose, possible_counts
@@ -120,6 +120,14 @@ def test_random_heads_have_no_singles_and_all_is_json():
     assert all(row["interaction"] is None and row["singles"] is None for row in by_order["random"])
     assert all(isinstance(row["interaction"], float) for row in by_order["fixed"] + by_order["greedy"])
     assert told["documents"] == list(TEXT.documents)
+
+
+def test_the_picture_says_that_removal_is_free():
+    """Whatever was removed uniformly for real: the curve is not of that."""
+    curve = prune_curve(checkpoint("llama"), TEXT, score="magnitude", points=1, orders=("fixed",))
+    (first, second) = _compose(curve, "a")._suptitle.get_text().splitlines()
+    assert first == "a: groups removed from any layer"
+    assert second == f"zeroed without compensation, {len(TEXT.documents)} held-out documents"
 
 
 def test_the_picture_is_the_same_each_time(tmp_path):

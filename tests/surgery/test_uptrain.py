@@ -13,13 +13,17 @@ import torch
 
 from headwise.errors import UserError
 from headwise.models import Checkpoint, load
-from headwise.models.corpus import Corpus, fingerprint, read_corpus
+from headwise.models.corpus import Corpus, cut_rows, fingerprint, read_corpus
+from headwise.models.questions import document_losses
 from headwise.models.weights import copy_of, heads_of
+from headwise.progress import Silent
 from headwise.surgery import uptrain_loop
+from headwise.surgery.export import export
 from headwise.surgery.uptrain import Uptrained, uptrain
 from headwise.surgery.uptrain_parameters import trained_names
 from headwise.surgery.uptrain_results import share_closed
 from headwise.surgery.uptrain_running import running_on
+from headwise.surgery.uptrain_settings import Settings
 from tests.study import tiny
 from tests.surgery.uptrain_models import BATCH, FAST, LENGTH, built, open_pair, save
 
@@ -57,7 +61,16 @@ def test_the_divergence_falls_and_the_loss_goes_towards_the_teachers(trained):
     assert loss["teacher"]["value"] < loss["start"]["value"]
     assert loss["end"]["value"] < loss["start"]["value"]
     assert loss["gained"]["value"] == pytest.approx(loss["start"]["value"] - loss["end"]["value"])
-    assert record["share_closed"]["value"] > 0
+    assert record["share_closed"] == share_closed(
+        *(_losses(trained, which) for which in ("start", "end", "teacher")), 0
+    )
+
+
+def _losses(trained: Uptrained, which: str) -> list[float]:
+    record = trained.record
+    if which == "teacher":
+        return record["teacher"]["losses"]
+    return record["curve"][0 if which == "start" else -1]["losses"]
 
 
 def test_only_attention_moves(pair, trained):
@@ -228,8 +241,63 @@ def test_the_share_of_the_gap_is_one_of_means_and_paired():
     share = share_closed(start, end, teacher, 0)
     assert share["value"] == pytest.approx(5.5 / 11)
     assert share["low"] == share["high"] == pytest.approx(0.5)  # the same half in every document
-    nothing: dict[str, Any] = {"value": None, "low": None, "high": None}
-    assert share_closed(teacher, end, start, 0) == nothing
+
+
+def test_there_is_no_share_of_a_gap_that_is_not_shown():
+    """The teacher is better in the mean, and worse in some documents."""
+    told = share_closed([5.0, 6.0, 9.0], [4.0, 4.5, 6.0], [5.1, 6.1, 3.0], 0)
+    assert (told["value"], told["low"], told["high"]) == (None, None, None)
+    assert told["reason"].startswith("no gap to close: the student's loss was not shown to be above the teacher's")
+    assert share_closed([5.0], [4.0], [6.0], 0)["reason"].endswith("the difference was -1.000 nats")
+    alone = share_closed([5.0], [4.0], [3.0], 0)
+    assert alone == {"value": 0.5, "low": None, "high": None, "reason": None}
+
+
+def test_a_loss_that_rose_is_said_and_what_to_do():
+    told = share_closed([5.0, 6.0], [5.5, 6.25], [3.0, 3.0], 0)
+    assert told["value"] is None
+    assert told["reason"] == (
+        "training made it worse: it rose by 0.375 (0.250 to 0.500) nats; train on more tokens, or with a lower --rate"
+    )
+    assert share_closed([5.0, 6.0], [5.5, 5.75], [3.0, 3.0], 0)["reason"].startswith(
+        "training did not lower the held-out loss: it rose by 0.125"
+    )
+
+
+def test_what_is_measured_last_is_what_will_be_written(pair, tmp_path):
+    student = copy_of(pair[0])
+    student.stored_dtype = torch.bfloat16
+    result = uptrain(student, *pair[1:], BATCH * LENGTH, **FAST | {"points": 1})
+    assert all(torch.equal(one, one.bfloat16().float()) for one in state(result.checkpoint).values())
+    export(result.checkpoint, tmp_path / "out", dtype=torch.bfloat16)
+    held_out = cut_rows(
+        pair[2].held_out, student.tokenizer, tokens=FAST["held_out"] * LENGTH, length=LENGTH, seed=0, what="the test"
+    )
+    np.testing.assert_array_equal(held_out.documents, result.record["held_out"])
+    losses = document_losses(load(tmp_path / "out"), held_out)
+    np.testing.assert_allclose(losses, result.record["curve"][-1]["losses"], rtol=0, atol=6.6 * 200 * 2.0**-23)
+
+
+def test_every_measured_point_is_a_stage(pair):
+    stages: list[str] = []
+
+    class Listening(Silent):
+        def stage(self, text: str) -> None:
+            stages.append(text)
+
+    curve = uptrain(*pair, 4 * BATCH * LENGTH, progress=Listening(), **FAST | {"points": 2}).record["curve"]
+    means = [f"{np.mean(point['losses']):.3f}" for point in curve]
+    told = [
+        f"{pair[0].name}: {step} of 4 steps, held-out loss {mean}" for step, mean in zip((0, 2, 4), means, strict=True)
+    ]
+    assert stages[1:] == told
+
+
+def test_short_trainings_have_lower_rates_unless_one_is_asked_for():
+    assert Settings(tokens=2_048).peak == pytest.approx(1e-3 * 2_048 / 20_000)
+    assert Settings(tokens=20_000).peak == Settings(tokens=1_000_000).peak == 1e-3
+    assert Settings(tokens=2_048, rate=2e-3).peak == 2e-3
+    assert Settings(tokens=20_000).as_dict()["rate"] == 1e-3
 
 
 def refused(pair: Pair, tokens: int = TOKENS, **options: Any) -> str:
@@ -245,6 +313,7 @@ def refused(pair: Pair, tokens: int = TOKENS, **options: Any) -> str:
         ({"rate": float("nan")}, "uptrain: expected rate above 0, got nan"),
         ({"params": "heads"}, "uptrain: expected params to be attention or all, got 'heads'"),
         ({"loss": "mse"}, "uptrain: expected loss to be kl or ce, got 'mse'"),
+        ({"foo": 3}, "uptrain: expected settings out of tokens, params, loss, rate, "),
         ({"batch": 0}, "uptrain: expected batch of at least 1, got 0"),
         ({"warmup": 1.0}, "uptrain: expected warmup to be a share of the steps from 0 to 1, got 1.0"),
         ({"engine": "ddp"}, "uptrain: expected what ddp needs, got one process; start it with torchrun"),

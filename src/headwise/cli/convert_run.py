@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.cli.progress import Bar
-from headwise.cli.reshaping import cache_bytes, paired_loss, round_weights
+from headwise.cli.reshaping import cache_bytes, paired_loss
 from headwise.errors import UserError
 from headwise.folders import check_free
 from headwise.models import Checkpoint, load
@@ -16,6 +16,7 @@ from headwise.models.copies import mixed_with_copies
 from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
 from headwise.models.history import MANIFEST
 from headwise.models.outline import outline
+from headwise.models.weights import round_weights
 from headwise.surgery.convert import Recipe, check_convertible, check_text, convert
 from headwise.surgery.export import check_exportable, export
 from headwise.surgery.latent import check_latent, convert_to_latent

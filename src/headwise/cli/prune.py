@@ -22,7 +22,7 @@ def prune(
     ],
     heads: Annotated[int | None, typer.Option("--heads", help="How many query heads to remove.", metavar="N")] = None,
     share: Annotated[
-        float | None, typer.Option("--share", help="Which share of them; rounded down to what is possible.")
+        float | None, typer.Option("--share", help="Which share of them; rounded down to what can go at once.")
     ] = None,
     unit: Annotated[
         str,
@@ -39,7 +39,7 @@ def prune(
         bool, typer.Option("--no-compensate", help="Leave the heads that stay as they are.")
     ] = False,
     curve: Annotated[
-        bool, typer.Option("--curve", help="Also measure the loss against heads removed: curve.json and curve.png.")
+        bool, typer.Option("--curve", help="Also measure the loss against heads removed freely: curve.json, curve.png.")
     ] = False,
     format: Annotated[  # noqa: A002
         str | None,
@@ -100,7 +100,8 @@ def _show(result: Result, request: Request, seconds: float) -> None:
     record = result.record
     console = Console()
     console.print(_layers(record))
-    counts = [("query heads", record["heads"]), ("parameters", record["parameters"])]
+    kinds = {"query heads": "heads", "KV heads": "kv_heads", "parameters": "parameters"}
+    counts = [(name, record[kind]) for name, kind in kinds.items()]
     console.print(totals_table(counts, record["cache_bytes_per_token"], record["loss"]))
     for note in record["notes"]:
         console.print(f"note: {escape(note)}")
@@ -117,7 +118,7 @@ def _layers(record: dict[str, Any]) -> Any:
 
     table = Table(title=f"{record['model']}: layers that lost heads", title_justify="left")
     for name in ("layer", "heads", "KV heads", "removed", "recovered"):
-        table.add_column(name, justify="left" if name == "removed" else "right")
+        table.add_column(name, justify="left" if name == "removed" else "right", no_wrap=name != "removed")
     for layer in record["layers"]:
         if layer["removed"]:
             recovered = "–" if layer["recovered"] is None else f"{layer['recovered']:.0%}"

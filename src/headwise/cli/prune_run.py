@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headwise.cli.progress import Bar
-from headwise.cli.reshaping import cache_bytes, paired_loss, round_weights
+from headwise.cli.reshaping import cache_bytes, paired_loss
 from headwise.errors import UserError
 from headwise.folders import check_free, written_beside
 from headwise.layout import HeadLayout
@@ -18,12 +18,21 @@ from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
 from headwise.models.documents import Text
 from headwise.models.history import MANIFEST
 from headwise.models.questions import check_objective
+from headwise.models.weights import kind_of, round_weights
 from headwise.surgery.compensate import check_rows
 from headwise.surgery.export import check_exportable, export
+from headwise.surgery.formats import NotHeldError, best_format, config_for
 from headwise.surgery.prune import prune
 from headwise.surgery.prune_curve import Curve, prune_curve
 from headwise.surgery.prune_scores import SCORES, UnitScores, check_score, score_units
-from headwise.surgery.prune_units import Unit, check_unit, count_to_remove, example_after
+from headwise.surgery.prune_units import (
+    Unit,
+    check_amount,
+    check_unit,
+    count_to_remove,
+    example_after,
+    possible_counts,
+)
 
 __all__ = ["Request", "Result", "run_pruning"]
 
@@ -74,8 +83,7 @@ def run_pruning(request: Request) -> Result:
     check_unit(request.unit)
     if request.score not in SCORES:
         raise UserError(f"prune: expected a score out of {', '.join(SCORES)}, got {request.score!r}")
-    if (request.heads is None) == (request.share is None):
-        raise UserError("prune: expected --heads or --share, got both or neither")
+    check_amount(request.heads, request.share)
     check_free(request.out, request.overwrite, kind="model", marker=MANIFEST)
     corpus = read_corpus(request.documents)
     with Bar() as bar:
@@ -99,6 +107,7 @@ def run_pruning(request: Request) -> Result:
 
 def _check(checkpoint: Checkpoint, request: Request) -> int:
     """How many heads go, once it is sure that this many can, and that a format holds what stays."""
+    kind_of(checkpoint)  # refuses architectures that can't be reshaped
     layouts, unit = checkpoint.layouts, cast(Unit, request.unit)
     count = count_to_remove(layouts, unit, heads=request.heads, share=request.share, uniform=request.uniform)
     check_exportable(checkpoint, example_after(layouts, unit, count, uniform=request.uniform), request.format)
@@ -160,13 +169,38 @@ def _record(
         "compensated": request.compensate,
         "seed": request.seed,
         "heads": [len(model.heads) for model in both],
+        "kv_heads": [sum(layout.num_kv_heads for layout in model.layouts) for model in both],
         "parameters": [model.parameters for model in both],
         "cache_bytes_per_token": [cache_bytes(model) for model in both] if checkpoint.causal else None,
         "loss": loss,
         "layers": [_layer(layer, old, new, entry) for layer, (old, new) in enumerate(_pairs(checkpoint, pruned))],
-        "calibration": {"tokens": entry["tokens"], "documents": len(entry["documents"])},
-        "notes": list(notes),
+        "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
+        "notes": [*_uniform_notes(checkpoint, pruned, request), *notes],
     }
+
+
+def _uniform_notes(checkpoint: Checkpoint, pruned: Checkpoint, request: Request) -> list[str]:
+    """What ``--uniform`` does not bring: a curve of its own, and stock tools where none holds the heads."""
+    if not request.uniform:
+        return []
+    notes = ["the curve is of free removal, from any layer, not of uniform removal"] if request.curve else []
+    layouts, config, unit = checkpoint.layouts, checkpoint.model.config, cast(Unit, request.unit)
+    left = [(layout.num_heads, layout.num_kv_heads) for layout in pruned.layouts]
+    if best_format(config, left) != "headwise":
+        return notes
+    step, most = possible_counts(layouts, unit, True)
+    counts = range(step, most + 1, step)
+    held = [n for n in counts if best_format(config, example_after(layouts, unit, n, uniform=True)) != "headwise"]
+    others = f"--heads {' or '.join(map(str, held))} would fit" if held else "no other number of heads would fit"
+    return [*notes, f"stock tools will not open it: {_why_not(config, left)}; with --uniform, {others}"]
+
+
+def _why_not(config: Any, layers: list[tuple[int, int]]) -> str:
+    try:
+        config_for(config, layers, "stock")
+    except NotHeldError as error:
+        return str(error)
+    raise AssertionError("unreachable: the stock class holds it")
 
 
 def _pairs(checkpoint: Checkpoint, pruned: Checkpoint) -> list[tuple[HeadLayout, HeadLayout]]:

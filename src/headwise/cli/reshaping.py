@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwise.cli.progress import Bar
+from headwise.cli.signs import signed
 from headwise.models import Checkpoint
 
-__all__ = ["cache_bytes", "count_row", "paired_loss", "round_weights", "totals_table"]
+__all__ = ["cache_bytes", "count_row", "paired_loss", "totals_table"]
+
+_INTERVAL = ("low", "difference", "high")
 
 
 def paired_loss(before: Checkpoint, after: Checkpoint, rows: Any, seed: int, bar: Bar) -> dict[str, Any]:
@@ -36,17 +39,6 @@ def paired_loss(before: Checkpoint, after: Checkpoint, rows: Any, seed: int, bar
     }
 
 
-def round_weights(checkpoint: Checkpoint) -> None:
-    """Round the weights to the dtype in which they will be written, so that what is measured is what is written."""
-    import torch
-
-    if checkpoint.stored_dtype is not None:
-        with torch.no_grad():
-            for parameter in checkpoint.model.parameters():
-                parameter.copy_(parameter.to(checkpoint.stored_dtype))
-        checkpoint.forget_hash()
-
-
 def cache_bytes(checkpoint: Checkpoint) -> int:
     """Keys and values of one token in all layers, in the dtype of the model's files."""
     size = (checkpoint.stored_dtype or checkpoint.model.dtype).itemsize
@@ -61,16 +53,17 @@ def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int]
 
     table = Table(title="In all", title_justify="left")
     for name in ("", "before", "after", "difference"):
-        table.add_column(name, justify="left" if not name else "right")
+        # Numbers are not split where the terminal is narrow; names and intervals go on in the next line.
+        table.add_column(name, justify="left" if not name else "right", no_wrap=name in ("before", "after"))
     for name, counts in rows:
         table.add_row(name, *count_row(counts))
     if cache is not None:
         before, after = cache
         table.add_row("cache per token", bytes_text(before), bytes_text(after), _relative(before, after))
     if loss is not None:
-        interval = "" if loss["low"] is None else f" ({loss['low']:+.3f} to {loss['high']:+.3f})"
-        told = f"{loss['difference']:+.3f}{interval}"
-        documents = f"loss, {loss['documents']} held-out documents (nats)"
+        low, middle, high = (None if loss[key] is None else signed(loss[key], "+.3f") for key in _INTERVAL)
+        told = f"{middle}" if low is None else f"{middle} ({low} to {high})"
+        documents = f"loss, {loss['documents']} held-out document{'s' * (loss['documents'] != 1)} (nats)"
         table.add_row(documents, f"{loss['before']:.3f}", f"{loss['after']:.3f}", told)
     return table
 
@@ -82,4 +75,4 @@ def count_row(pair: Sequence[int]) -> tuple[str, str, str]:
 
 
 def _relative(before: int, after: int) -> str:
-    return "0" if after == before else f"{after / before - 1:+.1%}".replace("-", "−")
+    return "0" if after == before else signed(after / before - 1, "+.1%")

@@ -30,7 +30,10 @@ def uptrain(
     loss: Annotated[
         str, typer.Option("--loss", help="kl: be like the teacher; ce: tell the next token of the text.")
     ] = "kl",
-    rate: Annotated[float, typer.Option("--rate", help="The highest learning rate.")] = 1e-3,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help="The highest learning rate; without it 1e-3, less for under 20,000 tokens."),
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Rows in a step, over all processes.")] = 8,
     length: Annotated[int, typer.Option("--length", help="Tokens of each row.")] = 256,
     at_once: Annotated[
@@ -182,9 +185,7 @@ def _show(result: Uptrained, out: Path) -> None:
     console = Console()
     console.print(_table(record))
     share = record["share_closed"]
-    if share["value"] is None:
-        console.print("The student's loss was not above the teacher's: there was no gap to close.")
-    else:
+    if share["value"] is not None:  # otherwise a note says why
         interval = "" if share["low"] is None else f" ({share['low']:.0%} to {share['high']:.0%})"
         console.print(f"Gap to the teacher closed: {share['value']:.0%}{interval}")
     for note in record["notes"]:
@@ -200,10 +201,12 @@ def _show(result: Uptrained, out: Path) -> None:
 def _table(record: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    title = f"On {len(record['held_out'])} held-out documents, nats per token"
+    count = len(record["held_out"])
+    title = f"On {count} held-out document{'s' * (count != 1)}, nats per token"
     table = Table(title=title, title_justify="left")
     for name in ("model", "loss", "95 %", "from the teacher"):
-        table.add_column(name, justify="left" if name in ("model", "95 %") else "right")
+        # Numbers are not split where the terminal is narrow.
+        table.add_column(name, justify="left" if name in ("model", "95 %") else "right", no_wrap=name != "model")
     losses, divergences = record["loss"], record["divergence"]
     table.add_row("student before", *_cells(losses["start"]), f"{divergences['start']['value']:.3f}")
     table.add_row("student after", *_cells(losses["end"]), f"{divergences['end']['value']:.3f}")

@@ -39,7 +39,10 @@ def verify(
     contexts: Annotated[
         str, typer.Option("--contexts", metavar="TOKENS,...", help="Tokens of each, for latency: 512, 8k, ...")
     ] = "512,4k,8k",
-    rounds: Annotated[int, typer.Option("--rounds", min=5, help="How many times each model decodes.")] = 9,
+    rounds: Annotated[
+        int,
+        typer.Option("--rounds", min=5, help="How many times each model decodes; of 5, B must win all to be faster."),
+    ] = 9,
     prefill_tokens: Annotated[
         int, typer.Option("--prefill-tokens", min=1, help="Prefill of more (batch times context) is not timed.")
     ] = 4_096,
@@ -58,7 +61,8 @@ def verify(
 ) -> None:
     """Compare two models: what B lost on text and of copying, what its cache takes, and whether it is faster.
 
-    Only held-out documents are read. A limit holds for the mean over the documents of every corpus.
+    Only held-out documents are read. A limit holds for the mean over the documents of every corpus. B is called faster
+    where a sign test over rounds that the two take by turns shows it at 5 %: 5 of 5 rounds won, or 8 of 9.
 
     [bold]Examples[/bold]
 
@@ -78,8 +82,8 @@ def verify(
     prepare(threads)
     from headwise.bench.verification.limits import Limits, find_shortfalls
 
-    result = _run(first, second, documents or [], settings, dtype)
     limits = Limits(max_loss_increase, min_agreement, max_kl)
+    result = _run(first, second, documents or [], settings, dtype)
     shortfalls = find_shortfalls(result, limits)
     _tell(result, limits, shortfalls, as_json)
     if figure is not None:  # last, since nothing that goes wrong with it may lose what was measured
@@ -95,10 +99,19 @@ def _settings(*, batches: str, contexts: str, **others: Any) -> Settings:
     from headwise.plan.units import parse_tokens
 
     return Settings(
-        batches=tuple(parse_tokens(word, "--batches") for word in batches.split(",")),
+        batches=_whole_numbers(batches),
         contexts=tuple(parse_tokens(word, "--contexts") for word in contexts.split(",")),
         **others,
     )
+
+
+def _whole_numbers(batches: str) -> tuple[int, ...]:
+    from headwise.errors import UserError
+
+    try:
+        return tuple(int(word) for word in batches.split(","))
+    except ValueError:
+        raise UserError(f"--batches: expected numbers of sequences, such as 1,8, got {batches[:60]!r}") from None
 
 
 def _check_words(dtype: str, figure: Path | None) -> None:

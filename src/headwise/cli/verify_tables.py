@@ -13,6 +13,7 @@ from rich.table import Table
 from headwise.bench.verification.estimates import Estimate
 from headwise.bench.verification.quality import Quality
 from headwise.bench.verification.result import ModelRecord, Verification
+from headwise.cli.signs import signed
 from headwise.plan.units import bytes_text, count_text, seconds_text
 
 __all__ = ["show_verification"]
@@ -20,10 +21,11 @@ __all__ = ["show_verification"]
 # What it is, of A, of B, and B beside A.
 _Row = tuple[str, str, str, str]
 _Section = tuple[str, list[_Row]]
+_GAP = 2  # between columns
 
 
 def show_verification(result: Verification) -> None:
-    """Print all of it; 80 columns are enough."""
+    """Print all of it; 80 columns are enough for a table, and fewer have one value a line."""
     console = Console(highlight=False)
     for label, model in (("A", result.a), ("B", result.b)):
         console.print(f"[bold]{label}[/bold]  {escape(_described(model))}")
@@ -32,10 +34,12 @@ def show_verification(result: Verification) -> None:
     widths = [
         max(len(row[column]) for row in (head, *(row for _, rows in sections for row in rows))) for column in range(4)
     ]
-    console.print(_table([head], widths, style="dim"))
+    wide = sum(widths) + _GAP * (len(widths) - 1) <= console.width
+    if wide:
+        console.print(_table([head], widths, style="dim"))
     for title, rows in sections:
         console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
-        console.print(_table(rows, widths))
+        console.print(_table(rows, widths) if wide else _listed(rows, head), soft_wrap=not wide)
     console.print()
     for sentence in result.sentences:
         console.print(escape(sentence))
@@ -46,12 +50,22 @@ def show_verification(result: Verification) -> None:
 
 def _table(rows: list[_Row], widths: list[int], style: str = "") -> Table:
     """Tables of equal widths read as one, and the titles between them have the whole line."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
     for column, width in enumerate(widths):
-        table.add_column(justify="right" if column else "left", width=width, overflow="fold", style=style)
+        table.add_column(justify="right" if column else "left", width=width, no_wrap=True, style=style)
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def _listed(rows: list[_Row], head: _Row) -> str:
+    """For narrow terminals: each value in a line of its own, so that no number is split."""
+    lines = []
+    for name, *values in rows:
+        lines += [escape(f"  {name}")] if name else []
+        told = zip(head[1:], values, strict=True)
+        lines += [escape(f"    {label + ':':<{len(head[3]) + 1}} {value}") for label, value in told if value]
+    return "\n".join(lines)
 
 
 def _described(model: ModelRecord) -> str:
@@ -64,7 +78,8 @@ def _described(model: ModelRecord) -> str:
 
 def _sections(result: Verification) -> Iterator[_Section]:
     for corpus in result.corpora:
-        yield f"{corpus.name}, {len(corpus.documents)} documents", _corpus_rows(corpus)
+        count = len(corpus.documents)
+        yield f"{corpus.name}, {count} document{'s' * (count != 1)}", _corpus_rows(corpus)
     if result.copying is not None:
         guessing = f"guessing costs {math.log(result.vocabulary):.1f} nats"
         yield f"copying random tokens, {len(result.copying.each.kl)} samples, {guessing}", _copying_rows(result.copying)
@@ -72,7 +87,7 @@ def _sections(result: Verification) -> Iterator[_Section]:
         yield "decoding with a cache against reading at once", _decoding_rows(result)
     yield "memory", _memory_rows(result)
     for phase, timings in groupby(result.timings, key=lambda timing: timing.phase):
-        rows = []
+        rows = [("", "median", "median", "paired ratio (quartiles)")]
         for timing in timings:
             low, high = timing.quartiles
             first, second = (seconds_text(timing.times.median(name)) for name in ("a", "b"))
@@ -84,21 +99,21 @@ def _sections(result: Verification) -> Iterator[_Section]:
 def _corpus_rows(corpus: Quality) -> list[_Row]:
     return [
         _loss_row(corpus),
-        ("KL(A || B), nats", "", "", _interval(corpus.of("kl"), "{:.3g}")),
-        ("same most likely token", "", "", _interval(corpus.of("agreement"), "{:.1%}")),
-        ("|change of a logit|, mean", "", "", _interval(corpus.of("change"), "{:.3g}")),
+        ("KL(A || B), nats", "", "", _interval(corpus.of("kl"), ".3g")),
+        ("same most likely token", "", "", _interval(corpus.of("agreement"), ".1%")),
+        ("|change of a logit|, mean", "", "", _interval(corpus.of("change"), ".3g")),
         ("|change of a logit|, max", "", "", f"{corpus.each.largest_change:.3g}"),
     ]
 
 
 def _copying_rows(copying: Quality) -> list[_Row]:
     right, kept = (f"{copying.of(kind).value:.1%}" for kind in ("correct_a", "correct_b"))
-    return [_loss_row(copying), ("right tokens", right, kept, _interval(copying.accuracy_difference, "{:+.1%}"))]
+    return [_loss_row(copying), ("right tokens", right, kept, _interval(copying.accuracy_difference, "+.1%"))]
 
 
 def _loss_row(quality: Quality) -> _Row:
     first, second = (f"{quality.of(kind).value:.3f}" for kind in ("loss_a", "loss_b"))
-    return "loss, nats", first, second, _interval(quality.loss_difference, "{:+.3f}")
+    return "loss, nats", first, second, _interval(quality.loss_difference, "+.3f")
 
 
 def _decoding_rows(result: Verification) -> list[_Row]:
@@ -112,7 +127,7 @@ def _memory_rows(result: Verification) -> list[_Row]:
     rows = [("weights", *_sizes(result.a.weight_bytes, result.b.weight_bytes))]
     if result.cache is not None:
         first, second = result.cache
-        rows.append(("cache, per token", *_sizes(first.per_token, second.per_token)))
+        rows.append(("cache, each further token", *_sizes(first.each_further_token, second.each_further_token)))
         rows.append((f"cache of {first.tokens:,} tokens", *_sizes(first.allocated, second.allocated)))
     if result.memory is not None:
         memory = result.memory
@@ -121,12 +136,12 @@ def _memory_rows(result: Verification) -> list[_Row]:
 
 
 def _sizes(first: int, second: int) -> tuple[str, str, str]:
-    return bytes_text(first), bytes_text(second), f"{second / first:.3f} x" if first else "-"
+    return bytes_text(first), bytes_text(second), f"{second / first:.3f} x" if first and second else "–"
 
 
 def _interval(estimate: Estimate, form: str) -> str:
-    """``+0.712 (+0.645 to +0.781)``; a single document has no interval."""
-    value = form.format(estimate.value)
+    """``+0.712 (−0.645 to +0.781)``; a single document has no interval."""
+    value = signed(estimate.value, form)
     if math.isnan(estimate.low):
         return value
-    return f"{value} ({form.format(estimate.low)} to {form.format(estimate.high)})"
+    return f"{value} ({signed(estimate.low, form)} to {signed(estimate.high, form)})"

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from headwise.errors import UserError
@@ -22,7 +23,10 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.head_weights import HeadWeights
 from headwise.models.packing import PACKINGS, Packing
 
-__all__ = ["LAYERS_KEY", "Rotary", "copy_of", "heads_of", "kind_of", "replace_heads", "resize_layers", "rotary_of"]
+__all__ = [
+    "LAYERS_KEY", "Rotary", "copy_of", "heads_of", "kind_of", "replace_heads", "resize_layers", "rotary_of",
+    "round_weights",
+]  # fmt: skip
 
 LAYERS_KEY = "headwise_layers"
 
@@ -104,6 +108,15 @@ def replace_heads(checkpoint: Checkpoint, layers: Mapping[int, HeadWeights]) -> 
     checkpoint.read_layouts()
     _tell_config(checkpoint.model, [(layout.num_heads, layout.num_kv_heads) for layout in checkpoint.layouts])
     checkpoint.forget_hash()
+
+
+def round_weights(checkpoint: Checkpoint) -> None:
+    """Round the weights, in place, to the dtype of the model's files, so that what is measured is what is written."""
+    if checkpoint.stored_dtype is not None:
+        with torch.no_grad():
+            for parameter in checkpoint.model.parameters():
+                parameter.copy_(parameter.to(checkpoint.stored_dtype))
+        checkpoint.forget_hash()
 
 
 def rotary_of(checkpoint: Checkpoint, layer: int) -> Rotary:

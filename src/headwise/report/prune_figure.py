@@ -66,7 +66,9 @@ def _compose(curve: Curve, name: str) -> Figure:
         axes.set_xlim(left=0)
         _quiet(axes)
     _draw_legend(picture, curve)
-    title = f"{name}: {curve.unit}s removed, zeroed without compensation, {len(curve.documents)} held-out documents"
+    count = len(curve.documents)
+    documents = f"{count} held-out document{'s' * (count != 1)}"
+    title = f"{name}: {curve.unit}s removed from any layer\nzeroed without compensation, {documents}"
     picture.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", color=TEXT)
     return picture
 

@@ -70,13 +70,17 @@ def _draw_losses(axes: Axes, record: Mapping[str, Any]) -> None:
     )
     axes.margins(y=0.1)
     share = record["share_closed"]
-    if share["value"] is not None:
-        interval = "" if share["low"] is None else f" ({share['low']:.0%} to {share['high']:.0%})"
-        axes.annotate(
-            f"gap closed: {share['value']:.0%}{interval}", (0.98, 0.97), xycoords="axes fraction", ha="right",
-            va="top", fontsize=8, color=MUTED,
-        )  # fmt: skip
+    axes.annotate(
+        _share_told(share), (0.98, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=8, color=MUTED
+    )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False, fontsize=8)
+
+
+def _share_told(share: Mapping[str, Any]) -> str:
+    if share["value"] is None:
+        return str(share["reason"]).partition(":")[0]
+    interval = "" if share["low"] is None else f" ({share['low']:.0%} to {share['high']:.0%})"
+    return f"gap closed: {share['value']:.0%}{interval}"
 
 
 def _draw_curve(axes: Axes, curve: Sequence[Mapping[str, Any]], kind: str, colour: str, label: str) -> None:

@@ -33,7 +33,7 @@ def check_figure(path: Path) -> None:
         UserError: ``path`` doesn't end in .png, .svg or .pdf, or lies in a folder that isn't there.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--figure: expected a file that ends in {', '.join(SUFFIXES)}, got {path.name}")
+        raise UserError(f"--figure: expected a file that ends in {', '.join(SUFFIXES)}, got {path.name or path}")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--figure: expected an existing folder for {path.name}, got {path.parent}; make it first")
 
@@ -85,7 +85,11 @@ def _draw_losses(panel: Axes, corpora: tuple[Quality, ...]) -> None:
         panel.plot(values, line + spread, "o", color=CHANCE, alpha=0.5, markersize=3, markeredgewidth=0)
         mean = corpus.loss_difference
         _error_bar(panel, mean.value, line + 0.22, mean.low, mean.high, FINDING)
-    labels = [f"{_short(corpus.name)}\n{len(corpus.each.kl)} documents" for corpus in corpora]
+    counts = [len(corpus.each.kl) for corpus in corpora]
+    labels = [
+        f"{_short(corpus.name)}\n{count} document{'s' * (count != 1)}"
+        for corpus, count in zip(corpora, counts, strict=True)
+    ]
     panel.set_yticks(range(len(corpora)), labels)
     panel.set_ylim(len(corpora) - 0.5, -0.5)
     panel.axvline(0, color=TEXT, linewidth=0.8, zorder=1)
@@ -101,31 +105,40 @@ def _draw_copying(panel: Axes, result: Verification) -> None:
     for line, (label, kind) in enumerate((("A", "a"), ("B", "b"))):
         loss, right = result.copying.of(f"loss_{kind}"), result.copying.of(f"correct_{kind}")
         _error_bar(panel, loss.value, line, loss.low, loss.high, _COLOURS[label])
+        # Beyond the line of guessing there is no room for words.
+        place, shift, side = (
+            (loss.value, 0, "left") if loss.value < chance / 2 else (min(loss.value, chance), -4, "right")
+        )
         panel.annotate(
-            f"{right.value:.0%} right", (loss.value, line), (0, 8), textcoords="offset points",
-            ha="left" if loss.value < chance / 2 else "right", color=MUTED, fontsize=8,
+            f"{right.value:.0%} right", (place, line), (shift, 8), textcoords="offset points", ha=side, color=MUTED,
+            fontsize=8,
         )  # fmt: skip
+    losses = [result.copying.of(kind) for kind in ("loss_a", "loss_b")]
+    most = max(chance, *(number for loss in losses for number in (loss.value, loss.high) if not math.isnan(number)))
     panel.axvline(chance, color=CHANCE, linewidth=1, linestyle=(0, (4, 3)))
     panel.annotate("guessing", (chance, 1.55), (-4, 0), textcoords="offset points", ha="right", color=MUTED, fontsize=8)
     panel.set_yticks([0, 1], ["A", "B"])
     panel.set_ylim(1.7, -0.7)
-    panel.set_xlim(left=0)
+    panel.set_xlim(0, 1.05 * most)  # markers at the edge are drawn whole
     panel.set_xlabel("loss on the second copy (nats); mean and 95 %")
 
 
 def _draw_cache(panel: Axes, result: Verification) -> None:
-    _title(panel, "Cache, bytes per token")
     if result.cache is None:
+        _title(panel, "Cache")
         return _say(panel, "not measured: no cache")
-    sizes = [each.per_token for each in result.cache]
+    _title(panel, f"Cache of {result.cache[0].tokens:,} tokens, and of each further one")
+    sizes = [each.allocated for each in result.cache]
     panel.barh([0, 1], sizes, height=0.4, color=list(_COLOURS.values()))
-    for line, size in enumerate(sizes):
+    for line, each in enumerate(result.cache):
+        growth = f"+ {bytes_text(each.each_further_token)}" if each.each_further_token else "window full: + 0"
         panel.annotate(
-            bytes_text(size), (size, line), (4, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8
-        )
+            f"{bytes_text(each.allocated)}\n{growth}", (each.allocated, line), (4, 0), textcoords="offset points",
+            va="center", color=MUTED, fontsize=8,
+        )  # fmt: skip
     panel.set_yticks([0, 1], ["A", "B"])
     panel.set_ylim(1.7, -0.7)
-    panel.set_xlim(0, 1.3 * max(*sizes, 1))
+    panel.set_xlim(0, 1.5 * max(*sizes, 1))
     panel.set_xticks([])
 
 
@@ -142,7 +155,7 @@ def _draw_speed(panel: Axes, result: Verification) -> None:
     panel.set_ylim(len(labels) - 0.4, -0.6)
     panel.axvline(1, color=TEXT, linewidth=0.8, zorder=1)
     panel.set_xlim(left=0)
-    panel.set_xlabel("median ratio and quartiles; grey: B is not faster")
+    panel.set_xlabel("median paired ratio and quartiles;\ngrey: B is not shown to be faster")
 
 
 def _error_bar(panel: Axes, value: float, line: float, low: float, high: float, colour: str) -> None:

@@ -63,7 +63,8 @@ def check_rows(checkpoint: Checkpoint, keep: Mapping[int, Sequence[int]], rows: 
     if len(rows.documents) < 2:
         raise UserError(
             f"prune: expected calibration rows of at least 2 documents, one to be left out of each fit, got "
-            f"{len(rows.documents)}; give more documents, or prune without compensation"
+            f"{len(rows.documents)} in {rows.tokens.numel():,} tokens; give more --tokens or documents, or "
+            "--no-compensate"
         )
     width = max(len(heads) * checkpoint.layouts[layer].value_dim for layer, heads in keep.items())
     fold_of = _folds(rows)
@@ -72,7 +73,7 @@ def check_rows(checkpoint: Checkpoint, keep: Mapping[int, Sequence[int]], rows: 
         needed = -(-width * rows.tokens.numel() // max(fewest, 1))
         raise UserError(
             f"prune: expected at least {needed:,} tokens of calibration for {width} dimensions of kept heads in a "
-            f"layer, got {rows.tokens.numel():,}; give more, or prune without compensation"
+            f"layer, got {rows.tokens.numel():,}; give more --tokens, or --no-compensate"
         )
 
 

@@ -47,7 +47,7 @@ def prune(
         rows: calibration text, for scores that need it and for compensation.
         keep: query heads that stay, by layer; layers that are not named stay whole.
         heads: how many query heads go, in all layers together; must be possible exactly.
-        share: or which share of them, rounded down to what is possible.
+        share: or which share of them, rounded down to a multiple of what can go at once.
         score: what decides, see :func:`headwise.surgery.prune_scores.score_units`.
         unit: ``group`` or ``head``.
         uniform: the same number from every layer, which stock formats need.
@@ -140,6 +140,7 @@ def _entry(
             str(layer): {"share": one.share, "ridge": one.strength} for layer, one in sorted(recovered.items())
         },
         "tokens": 0 if used is None else used.tokens.numel(),
+        "length": None if used is None else used.tokens.shape[1],
         "documents": [] if used is None else list(used.documents),
         "headwise": __version__,
     }

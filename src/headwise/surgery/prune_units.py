@@ -18,8 +18,8 @@ from headwise.errors import UserError
 from headwise.layout import HeadLayout, head_name
 
 __all__ = [
-    "UNITS", "Keep", "Unit", "check_keep", "check_unit", "choose", "count_to_remove", "example_after", "kept_groups",
-    "possible_counts", "units_of",
+    "UNITS", "Keep", "Unit", "check_amount", "check_keep", "check_unit", "choose", "count_to_remove", "example_after",
+    "kept_groups", "possible_counts", "units_of",
 ]  # fmt: skip
 
 Unit = Literal["head", "group"]
@@ -36,6 +36,20 @@ def check_unit(unit: str) -> None:
     """
     if unit not in UNITS:
         raise UserError(f"prune: expected the unit {' or '.join(UNITS)}, got {unit!r}")
+
+
+def check_amount(heads: int | None, share: float | None) -> None:
+    """Refuse what is no number of heads, nor a share of them, whatever the model.
+
+    Raises:
+        UserError: neither or both are given, less than one head, or a share that is none.
+    """
+    if (heads is None) == (share is None):
+        raise UserError("prune: expected --heads or --share, got both or neither")
+    if heads is not None and heads < 1:
+        raise UserError(f"prune: expected at least 1 head to remove, got {heads}")
+    if share is not None and not 0 < share < 1:
+        raise UserError(f"prune: expected a share between 0 and 1, got {share}")
 
 
 def units_of(layout: HeadLayout, unit: Unit) -> list[list[int]]:
@@ -110,33 +124,44 @@ def count_to_remove(
         layouts: of the model's layers.
         unit: what goes at once.
         heads: how many are to go; must be possible exactly.
-        share: or which share of all; rounded down to what is possible.
+        share: or which share of all; rounded down to a multiple of what can go at once.
         uniform: the same number from every layer.
 
     Raises:
         UserError: neither or both are given, it is impossible, or nothing would go; the text says what is possible.
     """
     check_unit(unit)
-    if (heads is None) == (share is None):
-        raise UserError("prune: expected a number of heads or a share of them to remove, got both or neither")
+    check_amount(heads, share)
     step, most = possible_counts(layouts, unit, uniform)
+    _check_choice(layouts, unit, uniform, most)
     total = sum(layout.num_heads for layout in layouts)
     taken = ("each from every layer, " if uniform else "") + ("whole KV groups" if unit == "group" else "query heads")
     possible = f"a multiple of {step} up to {most} of the {total} heads ({taken}; every layer keeps one)"
     if share is not None:
-        if not 0 < share < 1:
-            raise UserError(f"prune: expected a share between 0 and 1, got {share}")
         count = int(share * total + 1e-9) // step * step
         if not 0 < count <= most:
-            raise UserError(f"prune: expected {possible}, got a share of {share}, which is {share * total:.1f} heads")
+            raise UserError(
+                f"prune: expected {possible}, got a share of {share}, which is {share * total:.1f} heads; use --heads "
+                f"{most if count else step}"
+            )
         return count
     assert heads is not None
-    if heads % step or not 0 < heads <= most:
+    if heads % step or heads > most:
         below, above = heads // step * step, -(-heads // step) * step
         near = sorted({count for count in (below, above) if 0 < count <= most} or ({most} if most else set()))
         advice = f"; use {' or '.join(map(str, near))}" if near else ""
         raise UserError(f"prune: expected {possible}, got {heads}{advice}")
     return heads
+
+
+def _check_choice(layouts: Sequence[HeadLayout], unit: Unit, uniform: bool, most: int) -> None:
+    """Refuse a unit of which every layer has only one, which stays."""
+    if most:
+        return
+    other: Unit = "head" if unit == "group" else "group"
+    advice = f"; take --unit {other}" if possible_counts(layouts, other, uniform)[1] else ""
+    what = "KV groups" if unit == "group" else "query heads in each KV group"
+    raise UserError(f"prune: expected layers with several {what}, one of which stays, got one in each{advice}")
 
 
 def possible_counts(layouts: Sequence[HeadLayout], unit: Unit, uniform: bool) -> tuple[int, int]:

@@ -62,7 +62,8 @@ def uptrain(
     """Train a reshaped model for a short time (Ainslie et al. 2023 call it uptraining) by distillation.
 
     AdamW, a cosine schedule with a warm-up, clipped gradients; every row is seen once, in an order drawn by the seed.
-    The curve is measured on held-out documents, which are never trained on.
+    The curve is measured on held-out documents, which are never trained on. Its last point is of weights that are
+    rounded to the dtype of the student's files, as they will be written.
 
     Under ``torchrun`` all processes call this together, each with its own copies of both models, and split every batch.
 
@@ -87,7 +88,7 @@ def uptrain(
         UserError: settings that make no sense, a teacher with another vocabulary, too little text, a half-finished
             training with other settings, or a loss that is no number any more.
     """
-    chosen, progress = Settings(tokens=tokens, **settings), progress or Silent()
+    chosen, progress = Settings.of(tokens, settings), progress or Silent()
     check_pair(student, teacher, documents)
     for model in (student, teacher):
         check_length(model, chosen.length)
@@ -182,7 +183,7 @@ def _record(
 ) -> dict[str, Any]:
     log, seed = logs["student"], settings.seed
     start, end = log.curve[0]["losses"], log.curve[-1]["losses"]
-    tokens = settings.steps * settings.step_tokens
+    tokens, closed = settings.steps * settings.step_tokens, share_closed(start, end, log.teacher, seed)
     record = {
         "operation": "uptrain",
         "headwise": version("headwise"),
@@ -205,12 +206,12 @@ def _record(
             "start": spread(log.curve[0]["divergences"], seed),
             "end": spread(log.curve[-1]["divergences"], seed),
         },
-        "share_closed": share_closed(start, end, log.teacher, seed),
+        "share_closed": closed,
         "curve": curve_of(log, seed),
         "steps": log.steps,
         "seconds": round(log.seconds, 1),
         "tokens_per_second": round(tokens / log.training_seconds, 1),
-        "notes": list(documents.notes),
+        "notes": [*([closed["reason"]] if closed["reason"] else []), *documents.notes],
     }
     return record | ({"control": _control(logs["control"], end, seed)} if "control" in logs else {})
 

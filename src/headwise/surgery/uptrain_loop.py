@@ -6,6 +6,7 @@ Symbols: N asked positions.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from headwise.errors import UserError
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.losses import IGNORED, Question
+from headwise.models.weights import round_weights
 from headwise.progress import Progress
 from headwise.surgery.uptrain_measure import Asked, HeldOut, Teacher
 from headwise.surgery.uptrain_parameters import trained_names
@@ -94,7 +96,7 @@ class Training:
         state: State,
         progress: Progress,
     ) -> None:
-        self.name, self.device = checkpoint.name, checkpoint.device
+        self.checkpoint, self.device = checkpoint, checkpoint.device
         self.teacher, self.task, self.settings = teacher, task, settings
         self.state, self.progress = state, progress
         self.ranks = ranks = state.ranks
@@ -110,7 +112,7 @@ class Training:
         self.wrapped = ranks.wrapped(self.asked, checkpoint.model)
         self.parameters: Mapping[str, nn.Parameter] = {name: checkpoint.model.get_parameter(name) for name in names}
         self.optimizer = torch.optim.AdamW(
-            list(self.parameters.values()), lr=settings.rate, betas=settings.betas, weight_decay=settings.weight_decay
+            list(self.parameters.values()), lr=settings.peak, betas=settings.betas, weight_decay=settings.weight_decay
         )
 
     def run(self) -> Log:
@@ -129,6 +131,8 @@ class Training:
             spent = time.monotonic() - began
             self.log.seconds += spent
             self.log.training_seconds += spent
+            if step + 1 == steps:
+                round_weights(self.checkpoint)  # so that the last point is of the model as it will be written
             if step + 1 in self.settings.measured_steps:
                 self._measure(step + 1)
             if (step + 1) % self.settings.save_every == 0 or step + 1 == steps:
@@ -158,7 +162,7 @@ class Training:
             sums[1] += 0 if divergence is None else divergence.sum()
         sums = ranks.summed(sums) / count
         norm = nn.utils.clip_grad_norm_(self.parameters.values(), settings.clip)
-        entry = {"rate": learning_rate(step, settings.steps, settings.rate, settings.warmup)}
+        entry = {"rate": learning_rate(step, settings.steps, settings.peak, settings.warmup)}
         entry |= {"cross_entropy": float(sums[0]), "divergence": float(sums[1]), "gradient": float(whole(norm))}
         self._check(entry, step)
         for group in self.optimizer.param_groups:
@@ -185,9 +189,9 @@ class Training:
             return
         kept = f"; the last good state is in {self.state.folder}" if self.state.folder else ""
         raise UserError(
-            f"{self.name}: expected a finite loss and gradient, got {entry['cross_entropy']} and {entry['gradient']} "
-            f"in step {step + 1} of {self.settings.steps}, so training stopped{kept}; give a smaller rate than "
-            f"{self.settings.rate:g}"
+            f"{self.checkpoint.name}: expected a finite loss and gradient, got {entry['cross_entropy']} and "
+            f"{entry['gradient']} in step {step + 1} of {self.settings.steps}, so training stopped{kept}; give a "
+            f"smaller rate than {self.settings.peak:g}"
         )
 
     def _measure(self, step: int) -> None:
@@ -198,4 +202,6 @@ class Training:
         point = {"step": step, "tokens": step * self.settings.step_tokens}
         self.log.curve.append(point | self.held_out.measure(self.asked))
         self.log.seconds += time.monotonic() - began
+        loss = statistics.mean(self.log.curve[-1]["losses"])
+        self.progress.stage(f"{self.checkpoint.name}: {step} of {self.settings.steps} steps, held-out loss {loss:.3f}")
         self.progress.advance(self.held_out.tokens)

@@ -30,7 +30,7 @@ def difference(before: Values, after: Values, seed: int) -> dict[str, float | No
     return spread((np.asarray(before) - np.asarray(after)).tolist(), seed)
 
 
-def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict[str, float | None]:
+def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict[str, Any]:
     """Share of the gap between student and teacher that training has closed.
 
     (start − end) / (start − teacher), of means over documents; the interval draws documents anew and takes numerator
@@ -42,22 +42,36 @@ def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict
         seed: of the draws.
 
     Returns:
-        ``value``, ``low``, ``high``; None where there is no gap to close, in the means or in more than one draw in
-        forty, or fewer than two documents.
+        ``value``, ``low``, ``high`` (both None for a single document) and ``reason``: why there is no value, where the
+        loss rose, or the interval of the gap includes zero; None where there is one.
     """
     gained = np.asarray(start) - np.asarray(end)
     gap = np.asarray(start) - np.asarray(teacher)
-    if gap.mean() <= 0:
-        return {"value": None, "low": None, "high": None}
-    count = len(gap)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
-    gaps = draws @ gap
-    told: dict[str, float | None] = {"value": float(gained.mean() / gap.mean()), "low": None, "high": None}
-    if count > 1 and (gaps <= 0).mean() <= _TAIL:
-        shares = ((draws @ gained) / gaps)[gaps > 0]
-        low, high = np.quantile(shares, (_TAIL, 1 - _TAIL))
+    told: dict[str, Any] = {"value": None, "low": None, "high": None, "reason": None}
+    if gained.mean() < 0:
+        return told | {"reason": _rose(-gained, seed)}
+    low, high = bootstrap_interval(gap, seed)
+    if gap.mean() <= 0 or low <= 0:
+        interval = f" ({low:.3f} to {high:.3f})" if np.isfinite(low) else ""
+        return told | {
+            "reason": "no gap to close: the student's loss was not shown to be above the teacher's, the difference was "
+            f"{gap.mean():.3f}{interval} nats"
+        }
+    told["value"] = float(gained.mean() / gap.mean())
+    if len(gap) > 1:
+        draws = np.random.default_rng(seed).multinomial(len(gap), np.full(len(gap), 1 / len(gap)), size=_RESAMPLES)
+        gaps = draws @ gap
+        low, high = np.quantile(((draws @ gained) / gaps)[gaps > 0], (_TAIL, 1 - _TAIL))
         told |= {"low": float(low), "high": float(high)}
     return told
+
+
+def _rose(rise: np.ndarray, seed: int) -> str:
+    """What to do about a loss that is higher by ``rise [D]``."""
+    low, high = bootstrap_interval(rise, seed)
+    interval = f" ({low:.3f} to {high:.3f})" if np.isfinite(low) else ""
+    what = "training did not lower the held-out loss" if low <= 0 else "training made it worse"
+    return f"{what}: it rose by {rise.mean():.3f}{interval} nats; train on more tokens, or with a lower --rate"
 
 
 def curve_of(log: Log, seed: int) -> list[dict[str, Any]]:
