@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from headwise.cli.main import main
 from headwise.errors import UserError
 from headwise.models import load
 from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
 from headwise.surgery.export import export
 from headwise.surgery.latent_checkpoint import load_latent
+from tests.cli.typed import model, run, texts
 from tests.fixtures import one_thread
 from tests.study import tiny
 
-__all__ = ["one_thread"]
+__all__ = ["model", "one_thread", "run", "texts"]
 
 ROWS = ("--tokens", "700", "--length", "50")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    """Three layers of six query heads on two KV heads."""
-    return tiny.save_llama(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "all")
-
-
-@pytest.fixture
-def run(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def inside(*words: object) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
-
-    return inside
 
 
 def test_json_is_one_object_and_stock_transformers_opens_the_folder(run, tmp_path, model, texts):
@@ -159,7 +135,7 @@ def test_latent_attention_is_written_in_a_format_of_its_own(run, tmp_path, model
         (("--mla", "a+b"), "expected RANK+ROPE"),
         (("--mla", "23+10", "--format", "stock"), "expected no --format"),
         (("--mla", "23+10", "--steps", 3, "--method", "mean"), "expected no --method, --steps, which say how"),
-        (("--mla", "23+10", "--no-refit"), "expected no --refit"),
+        (("--mla", "23+10", "--no-refit"), "expected no --no-refit"),
         (("--mla", "23+11"), "expected an even number of rotary dims from 2 to 20"),
         (("--mla", "999+10"), "expected a rank from 1 to"),
     ],

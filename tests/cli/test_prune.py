@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from headwise.cli import prune_run
-from headwise.cli.main import main
 from headwise.errors import UserError
 from headwise.layout import HeadLayout
 from headwise.models import load
@@ -23,38 +21,18 @@ from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
 from headwise.report import prune_figure
 from headwise.surgery import prune_scores
+from tests.cli.typed import model, run, texts
 from tests.fixtures import one_thread
 from tests.study import tiny
 
-__all__ = ["one_thread"]
+__all__ = ["model", "one_thread", "run", "texts"]
 
 ROWS = ("--tokens", "700", "--length", "50")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    """Three layers of six query heads on two KV heads."""
-    return tiny.save_llama(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
 def bert(tmp_path_factory) -> Path:
     return tiny.save_bert(tmp_path_factory.mktemp("models") / "bert")
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "all")
-
-
-@pytest.fixture
-def run(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def inside(*words: object) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
-
-    return inside
 
 
 def _one_line(done: subprocess.CompletedProcess[str]) -> str:

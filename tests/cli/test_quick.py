@@ -81,7 +81,11 @@ def test_all_else_is_left_to_typer(name, words):
 
 def test_every_command_is_read_quickly():
     """A new kind of option that isn't understood would make its command slow without a word."""
-    arguments = {"report": ["folder"]}
+    out = ["--out", "new"]
+    arguments = {
+        "report": ["folder"], "inspect": ["demo"], "prune": ["demo", *out], "convert": ["demo", *out],
+        "uptrain": ["small", "--teacher", "demo", "--tokens", "5", *out], "verify": ["demo", "small"],
+    }  # fmt: skip
     assert not [name for name, function in FUNCTIONS.items() if read_quickly(function, arguments.get(name, [])) is None]
 
 

@@ -9,37 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from headwise.cli.main import main
+from tests.cli.typed import model, run, texts
 from tests.study import tiny
 
+__all__ = ["model", "run", "texts"]
+
 FAST = ("--count", "8", "--length", "41", "--null-draws", "3", "--leaders", "2")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return tiny.save_llama(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "all")
-
-
-@pytest.fixture
-def run(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command in this process, which saves the seconds that importing torch and transformers takes."""
-
-    def inside(*words: object) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
-
-    return inside
 
 
 def _run(*words: object, **options) -> subprocess.CompletedProcess[str]:

@@ -34,9 +34,9 @@ def convert(
     grouping: Annotated[
         str | None, typer.Option("--grouping", help="chosen (those that lose least together) or adjacent.")
     ] = None,
-    refit: Annotated[
-        bool | None, typer.Option("--refit/--no-refit", help="Fit output projections; done for pca and aligned.")
-    ] = None,
+    no_refit: Annotated[
+        bool, typer.Option("--no-refit", help="Leave output projections unfitted, which pca and aligned fit.")
+    ] = False,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Of fitting each layer alone; 100 for pca, 0 for the others.")
     ] = None,
@@ -86,7 +86,8 @@ def convert(
     from headwise.cli.start import prepare
 
     request = Request(
-        model=model, out=out, kv_heads=kv_heads, mla=mla, method=method, grouping=grouping, refit=refit, steps=steps,
+        model=model, out=out, kv_heads=kv_heads, mla=mla, method=method, grouping=grouping,
+        refit=False if no_refit else None, steps=steps,
         format=format, documents=documents, tokens=tokens, copies=copies, length=length, seed=seed, overwrite=overwrite,
     )  # fmt: skip
     prepare(threads)

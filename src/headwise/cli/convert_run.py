@@ -117,7 +117,7 @@ def _sizes(request: Request) -> tuple[int, int]:
     heads_only = {"method": request.method != "pca", "grouping": request.grouping, "steps": request.steps}
     given = [f"--{name}" for name, one in heads_only.items() if one not in (None, False)]
     if given or request.refit is not None:
-        raise UserError(f"--mla: expected no {', '.join(given or ['--refit'])}, which say how KV heads are merged")
+        raise UserError(f"--mla: expected no {', '.join(given or ['--no-refit'])}, which say how KV heads are merged")
     return int(rank), int(rope)
 
 

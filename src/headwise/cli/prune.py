@@ -33,7 +33,7 @@ def prune(
         typer.Option("--score", help="The least goes: first-order, contribution, ablation (dear), magnitude, random."),
     ] = "first-order",
     uniform: Annotated[
-        bool, typer.Option("--uniform/--free", help="The same number from every layer, which stock formats need.")
+        bool, typer.Option("--uniform", help="The same number from every layer, which stock formats need.")
     ] = False,
     no_compensate: Annotated[
         bool, typer.Option("--no-compensate", help="Leave the heads that stay as they are.")

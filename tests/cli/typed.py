@@ -1,0 +1,37 @@
+"""What tests of commands have in common: a small model, texts, and a command typed in this process."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwise.cli.main import main
+from tests.study import tiny
+
+__all__ = ["model", "run", "texts"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """Three layers of six query heads on two KV heads."""
+    return tiny.save_llama(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "all")
+
+
+@pytest.fixture
+def run(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command in this process, which saves the seconds that importing torch and transformers takes."""
+
+    def inside(*words: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
+
+    return inside
