@@ -121,8 +121,9 @@ def test_latent_attention_is_written_in_a_format_of_its_own(run, tmp_path, model
     latent = load_latent(out)
     held_out = cut_rows(read_corpus(texts).held_out, latent.tokenizer, tokens=175, length=50, seed=0, what="the test")
     assert told["loss"]["after"] == pytest.approx(document_losses(latent, held_out, seed=0).mean(), rel=1e-5)
-    with pytest.raises(UserError, match=r"config\.json"):
+    with pytest.raises(UserError, match=r"a model with latent attention .*; open it with .*\.load_latent"):
         load(out)
+    assert (out / "model.safetensors").stat().st_mode == (out / "latent.json").stat().st_mode
     with pytest.raises(UserError, match="its attention is latent, which no format of export holds"):
         export(latent, tmp_path / "other")
     assert "no stock format" in run("convert", model, *words[:6], *ROWS, "--overwrite").stdout
@@ -145,6 +146,17 @@ def test_latent_sizes_that_cannot_be_are_refused(run, tmp_path, model, texts, wo
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_latents_of_a_model_in_bfloat16_are_counted_in_the_dtype_they_are_written_in(run, tmp_path, model, texts):
+    half, out = tmp_path / "half", tmp_path / "latent"
+    AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(half)
+    tiny.tokenizer(wrapped=False).save_pretrained(half)
+    told = json.loads(
+        run("convert", half, "--mla", "23+10", "--documents", texts, "--out", out, "--json", *ROWS).stdout
+    )
+    assert told["cache_bytes_per_token"] == [480, 3 * 33 * 4]
+    assert next(load_latent(out).model.parameters()).dtype == torch.float32
 
 
 def test_a_model_in_bfloat16_stays_one_and_is_judged_as_it_is_written(run, tmp_path, model, texts):

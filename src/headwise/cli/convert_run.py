@@ -141,7 +141,8 @@ def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
         **{name: entry[name] for name in ("rank", "rope", "seed")},
         "layers": [],
         "parameters": [model.parameters for model in (checkpoint, converted)],
-        "cache_bytes_per_token": [cache_bytes(checkpoint), converted.cache_bytes_per_token],
+        # Both in the dtype in which the latent model runs and is written, which is that of the weights as opened.
+        "cache_bytes_per_token": [cache_bytes(replace(checkpoint, stored_dtype=None)), converted.cache_bytes_per_token],
         "loss": loss,
         "calibration": _calibrated(request, entry),
         "notes": ["no stock format: only headwise.surgery.latent_checkpoint.load_latent opens it", *corpus.notes],

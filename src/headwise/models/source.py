@@ -20,6 +20,7 @@ __all__ = ["Source", "find"]
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.msgpack", "*.h5")
+_LATENT = "latent.json"  # beside weights that headwise has converted to latent attention
 _PICKLED = (
     "which can run code when opened and are never loaded; convert them where you trust them, with "
     "model.save_pretrained(folder, safe_serialization=True)"
@@ -97,6 +98,11 @@ def _path(source: str | Path) -> Path:
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without a config or without safetensors, and say what is there instead."""
     if not (folder / "config.json").is_file():
+        if (folder / _LATENT).is_file():
+            raise UserError(
+                f"{folder}: expected a Hugging Face model folder, got a model with latent attention (it has no "
+                "config.json); open it with headwise.surgery.latent_checkpoint.load_latent"
+            )
         inside = next(iter(sorted(folder.glob("*.gguf"))), None)
         hint = f"; give the file {inside} itself" if inside else ""
         raise UserError(f"{folder}: expected a Hugging Face model folder, got one without config.json{hint}")

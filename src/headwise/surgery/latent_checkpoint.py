@@ -54,6 +54,7 @@ def save_latent(checkpoint: LatentCheckpoint, folder: str | Path, *, overwrite: 
                 checkpoint.tokenizer.save_pretrained(beside)
             text = json.dumps(_told(checkpoint), indent=1, allow_nan=False)
             (beside / LATENT).write_text(text + "\n", encoding="utf-8")
+            (beside / _WEIGHTS).chmod((beside / LATENT).stat().st_mode)  # safetensors makes files for its user alone
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder}: cannot be written ({one_line(error)}); give another --out") from error
     return folder
