@@ -9,7 +9,7 @@ from headwise.cli.progress import Bar
 from headwise.cli.signs import signed
 from headwise.models import Checkpoint
 
-__all__ = ["cache_bytes", "count_row", "paired_loss", "totals_table"]
+__all__ = ["cache_bytes", "paired_loss", "totals_table"]
 
 _INTERVAL = ("low", "difference", "high")
 
@@ -56,7 +56,7 @@ def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int]
         # Numbers are not split where the terminal is narrow; names and intervals go on in the next line.
         table.add_column(name, justify="left" if not name else "right", no_wrap=name in ("before", "after"))
     for name, counts in rows:
-        table.add_row(name, *count_row(counts))
+        table.add_row(name, *_count_row(counts))
     if cache is not None:
         before, after = cache
         table.add_row("cache per token", bytes_text(before), bytes_text(after), _relative(before, after))
@@ -68,7 +68,7 @@ def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int]
     return table
 
 
-def count_row(pair: Sequence[int]) -> tuple[str, str, str]:
+def _count_row(pair: Sequence[int]) -> tuple[str, str, str]:
     """Before, after and the share that went or came."""
     before, after = pair
     return f"{before:,}", f"{after:,}", _relative(before, after)

@@ -11,7 +11,7 @@ Symbols: N rows, B batch, L length, H query heads, K kept heads, Dv value head d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from headwise.models.questions import check_length
 from headwise.models.weights import heads_of, replace_heads
 from headwise.progress import Progress, Silent
 from headwise.surgery.prune_units import kept_groups
-from headwise.surgery.ridge import Sums, fit_ridge
+from headwise.surgery.ridge import Sums, corrected_output, fit_ridge
 from headwise.surgery.walk import Walk
 
 __all__ = ["Recovery", "check_rows", "remove_in_sequence", "select_heads"]
@@ -114,13 +114,7 @@ def remove_in_sequence(
 def _remove(checkpoint: Checkpoint, layer: int, heads: list[int], walk: Walk, folds: Sequence[int]) -> Recovery:
     weights = select_heads(checkpoint, layer, heads)
     fit = fit_ridge(_sums(checkpoint, layer, heads, walk, folds), intercept=weights.output_bias is not None)
-    extra = fit.weight.unflatten(0, (len(heads), -1)).transpose(1, 2)  # [K, E, Dv]
-    bias = weights.output_bias
-    if bias is not None and fit.bias is not None:
-        bias = bias + fit.bias.to(bias)
-    replace_heads(
-        checkpoint, {layer: replace(weights, output=weights.output + extra.to(weights.output), output_bias=bias)}
-    )
+    replace_heads(checkpoint, {layer: corrected_output(weights, fit)})
     return Recovery(fit.recovered, fit.strength)
 
 

@@ -28,7 +28,7 @@ from headwise.progress import Progress, Silent
 from headwise.surgery.fit import fit_layer, output_error
 from headwise.surgery.grouping import adjacent, choose_groups
 from headwise.surgery.methods import METHODS
-from headwise.surgery.ridge import Sums, fit_ridge
+from headwise.surgery.ridge import Sums, corrected_output, fit_ridge
 from headwise.surgery.share import covariance, merge_groups
 from headwise.surgery.walk import Walk
 
@@ -224,13 +224,14 @@ class _Conversion:
 
     def run(self) -> list[dict[str, Any]]:
         layers = self.student.checkpoint.num_layers
-        # In tokens through one layer: both walks, and the steps of the fit forwards and backwards.
-        self.progress.plan(layers)
+        # The walks of both models, in tokens of a forward pass as the loss afterwards is; fits go with their layers.
+        tokens = 2 * self.rows.tokens.numel()
+        self.progress.plan(tokens)
         told = []
         for layer in range(layers):
             self.progress.stage(f"layer {layer + 1} of {layers}")
             told.append(self._layer(layer))
-            self.progress.advance(1)
+            self.progress.advance(tokens / layers)
         return told
 
     def _layer(self, layer: int) -> dict[str, Any]:
@@ -266,13 +267,8 @@ class _Conversion:
         student = self.student.checkpoint
         weights = heads_of(student, layer)
         fit = fit_ridge(self._sums(layer, inputs, target), intercept=weights.output_bias is not None)
-        if fit.recovered <= 0:
-            return
-        change = fit.weight.unflatten(0, (weights.num_heads, -1)).transpose(1, 2).to(weights.output)
-        bias = weights.output_bias
-        if bias is not None and fit.bias is not None:
-            bias = bias + fit.bias.to(bias)
-        replace_heads(student, {layer: replace(weights, output=weights.output + change, output_bias=bias)})
+        if fit.recovered > 0:
+            replace_heads(student, {layer: corrected_output(weights, fit)})
 
     def _sums(self, layer: int, inputs: Tensor, target: Tensor) -> list[Sums]:
         """By fold of documents: what the heads give against what is missing from the layer's output."""

@@ -6,12 +6,14 @@ Symbols: N positions, P inputs, E outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["RidgeFit", "Sums", "fit_ridge"]
+from headwise.models.head_weights import HeadWeights
+
+__all__ = ["RidgeFit", "Sums", "corrected_output", "fit_ridge"]
 
 # Strengths that are tried, in units of the inputs' mean square: from float32's rounding to ten times what is there.
 _STRENGTHS = tuple(10.0**power for power in range(-8, 2))
@@ -101,6 +103,20 @@ def fit_ridge(folds: Sequence[Sums], *, intercept: bool) -> RidgeFit:
     weight = vectors @ ((vectors.T @ centred.xy) / _shifted(values, _STRENGTHS[best])[:, None])
     bias = origin_y - origin_x @ weight if intercept else None
     return RidgeFit(weight, bias, _STRENGTHS[best], recovered)
+
+
+def corrected_output(weights: HeadWeights, fit: RidgeFit) -> HeadWeights:
+    """A layer whose output projection, and bias where it has one, gives what the fit predicts on top.
+
+    Args:
+        weights: of the layer, H query heads of value width Dv.
+        fit: from the heads' outputs side by side, ``[H Dv]``, to what is missing from the layer's output ``[E]``.
+    """
+    change = fit.weight.unflatten(0, (weights.num_heads, -1)).transpose(1, 2)  # [H, E, Dv]
+    bias = weights.output_bias
+    if bias is not None and fit.bias is not None:
+        bias = bias + fit.bias.to(bias)
+    return replace(weights, output=weights.output + change.to(weights.output), output_bias=bias)
 
 
 def _origin(sums: Sums, intercept: bool) -> tuple[Tensor, Tensor]:
