@@ -112,7 +112,9 @@ def test_a_saved_model_is_the_same_when_it_is_opened(small, tmp_path):
 
 def test_nothing_else_opens_the_folder(small, tmp_path):
     folder = save_latent(small, tmp_path / "latent")
-    with pytest.raises(UserError, match=r"expected a Hugging Face model folder, got one without config\.json"):
+    with pytest.raises(
+        UserError, match=r"got a model with latent attention .* open it with headwise\.surgery\.latent_checkpoint"
+    ):
         load(folder)
     with pytest.raises(UserError, match=r"latent: exists already; give another --out"):
         save_latent(small, folder)
