@@ -33,7 +33,7 @@ from headwise.models.questions import document_losses
 from headwise.study.samples import repeated_samples
 from headwise.study.tasks import make_task
 from headwise.surgery.convert import Recipe, convert
-from headwise.surgery.latent import convert_to_latent
+from headwise.surgery.mla.convert import convert_to_latent
 
 RESULTS = Path(__file__).parent / "results"
 RECIPES = {
@@ -184,7 +184,8 @@ def main() -> None:
     def keeper(part: str) -> Any:
         def keep(name: str, told: dict[str, Any]) -> None:
             parts.setdefault(part, {})[name] = told
-            written = {"environment": environment_record(), "results": parts}
+            parts[part]["environment"] = environment_record()  # a part may be measured anew elsewhere
+            written = {"results": parts}
             options.out.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
             print(f"{part}: {name}: {json.dumps(told)}", flush=True)
 

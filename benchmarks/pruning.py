@@ -22,7 +22,7 @@ from headwise.models import load
 from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
 from headwise.surgery.prune import prune
-from headwise.surgery.prune_scores import score_units
+from headwise.surgery.pruning.scores import score_units
 
 RESULTS = Path(__file__).parent / "results"
 SCORES = ("first-order", "contribution", "magnitude", "random")

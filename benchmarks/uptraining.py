@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def train(student: Checkpoint, teacher: Checkpoint, corpus: Corpus, tokens: int, control: bool) -> dict[str, Any]:
     """The record of one training, without what is as long as the training."""
-    record = uptrain(student, teacher, corpus, tokens, precision="bfloat16", points=5, control=control).record
+    record = uptrain(student, teacher, corpus, tokens, points=5, control=control).record
     return {name: told for name, told in record.items() if name not in ("documents", "held_out", "steps")}
 
 

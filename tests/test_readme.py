@@ -11,6 +11,7 @@ import pytest
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 TOLD = [  # what each block prints, in order
+    ["KV heads of a layer: 3, loss ", "KV heads of a layer: 1, loss "],
     ["L16.H0: 0.", "logits move by"],
     ["True\nTrue"],
     ["True 53760 bytes for any length"],

@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ REQUEST = "request.json"
 def check_free(folder: Path, overwrite: bool, *, kind: str = "study", marker: str = "manifest.json") -> None:
     """Refuse at once, before any work, what could not be written at the end.
 
+    A folder that is not there, or is there and empty, is free.
+
     Args:
         folder: to be written.
         overwrite: whether one that exists may be replaced.
@@ -30,23 +33,67 @@ def check_free(folder: Path, overwrite: bool, *, kind: str = "study", marker: st
         marker: the file that tells a folder of this kind; others are never removed.
 
     Raises:
-        UserError: the folder exists (and is not to be overwritten, or is of no such kind), or its parent
-            cannot be written.
+        UserError: the folder has content (and is not to be overwritten, or is of no such kind), it is a link, a file or
+            a mount point, the current folder lies in it, or it or its parent cannot be read or written.
     """
-    if folder.resolve() == Path.cwd():
-        raise UserError(f"--out: got the current folder, or nothing; name a new folder for the {kind}")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: a file of that name exists; give another --out")
-    if folder.exists() and not overwrite:
+    try:
+        _check_name(folder, kind)
+        full = _check_content(folder, kind, marker)
+        _check_parent(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be looked into ({error.strerror or type(error).__name__}); give another --out"
+        ) from None
+    if full and not overwrite:  # last, since --overwrite is advice only where nothing else stands in its way
         raise UserError(f"{folder}: exists already; give another --out, or --overwrite to replace it")
-    if folder.exists() and any(folder.iterdir()) and not (folder / marker).is_file():
-        raise UserError(f"{folder}: not a {kind} (no {marker}), so --overwrite will not remove it; give another --out")
+
+
+def _check_name(folder: Path, kind: str) -> None:
+    """What is replaced needs a name of its own, and must not be what the command runs in."""
+    place, here = Path(os.path.realpath(folder)), Path.cwd()
+    if place == here:
+        raise UserError(f"--out: got the current folder, or nothing; name a new folder for the {kind}")
+    if place in here.parents:
+        raise UserError(f"--out: got {folder}, in which the current folder lies; name a new folder for the {kind}")
+    if folder.name == "..":
+        raise UserError(f"--out: expected a path that ends in a name, got {folder}; give {place}, or another")
+
+
+def _check_content(folder: Path, kind: str, marker: str) -> bool:
+    """Whether there is something to be replaced, which then can be."""
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder}: a symbolic link (to {os.readlink(folder)}), which is never replaced; give the folder that is "
+            "meant, or another --out"
+        )
+    if not folder.exists():
+        return False
+    if not folder.is_dir():
+        raise UserError(f"{folder}: a file of that name exists; give another --out")
+    full = any(folder.iterdir())
+    if full and not (folder / marker).is_file():
+        reason = f"its {marker} is no file" if os.path.lexists(folder / marker) else f"no {marker}"
+        raise UserError(
+            f"{folder}: exists already and is not what headwise writes as a {kind} ({reason}), so not even "
+            "--overwrite replaces it; give another --out"
+        )
+    if os.path.ismount(folder):
+        raise UserError(f"{folder}: a mount point, which cannot be replaced; give a new folder in it as --out")
+    return full
+
+
+def _check_parent(folder: Path) -> None:
     parent = folder.absolute().parent
     while not parent.exists():
+        if parent.is_symlink():
+            raise UserError(
+                f"{folder}: cannot be written ({parent} is a symbolic link that leads nowhere); give another --out"
+            )
         parent = parent.parent
     try:
-        # Asking for permissions says nothing about file systems that take no folders; trying does.
-        tempfile.TemporaryDirectory(prefix=".headwise-", dir=parent).cleanup()
+        # Asking for permissions says nothing about file systems that take no folders; trying does. The name is as long
+        # as any that is written beside.
+        tempfile.TemporaryDirectory(prefix=f"..{folder.name}-headwise-", dir=parent).cleanup()
     except OSError as error:
         raise UserError(
             f"{folder}: cannot be written ({parent}: {error.strerror or 'no writable folder'}); give another --out"

@@ -42,10 +42,11 @@ def strict(text: str):
 
 def test_everything_is_measured_and_json_holds_it(monkeypatch, llama, pooled, corpora):
     asked = []
+    uses = {"first": MemoryUse(1, 2, 3), "second": MemoryUse(5, 7, 11)}
 
     def measured(source, **options):
         asked.append((source, options))
-        return MemoryUse(1, 2, 3)
+        return uses[source]
 
     monkeypatch.setattr(module, "measure_memory", measured)
     result = verify(llama, pooled, corpora, settings=SETTINGS, sources=("first", "second"))
@@ -60,9 +61,11 @@ def test_everything_is_measured_and_json_holds_it(monkeypatch, llama, pooled, co
         assert corpus["positions"] == 10 * 30
     assert record["cache"]["a"]["each_further_token"] == 2 * record["cache"]["b"]["each_further_token"] == 480
     assert record["cache"]["a"]["tokens"] == 30
+    assert {record["cache"][label]["dtype"] for label in "ab"} == {"float32"}
     assert record["decoding"]["a"]["agrees"]
     assert len(record["speed"]) == 8
-    assert record["memory"] == {"batch": 3, "context": 29} | dict.fromkeys("ab", vars(MemoryUse(1, 2, 3)))
+    taken = {"a": vars(uses["first"]), "b": vars(uses["second"])}
+    assert record["memory"] == {"batch": 3, "context": 29} | taken
     assert [source for source, _ in asked] == ["first", "second"]
     assert {(options["batch"], options["context"], options["dtype"]) for _, options in asked} == {(3, 29, "float32")}
     assert result.notes == ()
@@ -105,7 +108,8 @@ def test_encoders_have_losses_and_no_cache(bert, corpora):
 
 
 def test_a_cache_that_is_full_is_told(monkeypatch, llama, pooled, corpora):
-    sizes = iter([CacheBytes(30, 480, 480, 0), CacheBytes(30, 240, 240, 80), *[CacheBytes(30, 480, 480, 0)] * 2])
+    full, growing = CacheBytes(30, 480, 480, 0, "float32"), CacheBytes(30, 240, 240, 80, "float32")
+    sizes = iter([full, growing, full, full])
     monkeypatch.setattr(module, "cache_bytes", lambda *_: next(sizes))
     rest = "a further token adds nothing to the cache, since after 30 tokens the window of every layer is full"
     for full in ("A", "A and B"):
@@ -121,6 +125,16 @@ def test_few_positions_leave_copying_out_and_refuse_long_rows(llama, corpora):
     assert strict(json.dumps(result.summary()))["copying"] is None
     with pytest.raises(UserError, match=r"expected rows of at most 53 tokens, .* got 59; ask for shorter ones"):
         verify(llama, short, corpora, settings=replace(QUIET, length=59))
+
+
+def test_rows_and_copies_may_fill_all_positions(llama, corpora):
+    full = copy_of(llama)
+    full.model.config.max_position_embeddings = 31
+    assert verify(llama, full, corpora[:1], settings=QUIET).corpora[0].each.positions == 10 * 30
+    full.model.config.max_position_embeddings = 101
+    copying = verify(llama, full, corpora[:1], settings=QUIET).copying
+    assert copying is not None
+    assert copying.each.positions == 3 * 49
 
 
 def test_a_vocabulary_too_small_for_copying_is_a_note(monkeypatch, llama, corpora):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from headwise.bench.verification import quality as quality_module
 from headwise.bench.verification.estimates import estimate
 from headwise.bench.verification.quality import compare_copying, compare_text, copying_questions
 from headwise.bench.verification.settings import Settings
@@ -79,6 +80,10 @@ def test_differences_are_paired_by_document(llama, pooled):
     assert len(difference) == 7
     low, high = bootstrap_interval(difference, 3)
     assert vars(quality.loss_difference) == {"value": difference.mean(), "low": low, "high": high}
+    right = quality.each.correct_b - quality.each.correct_a
+    low, high = bootstrap_interval(right, 3)
+    assert vars(quality.accuracy_difference) == {"value": right.mean(), "low": low, "high": high}
+    assert quality.of("kl") == estimate(quality.each.kl, 3) != estimate(quality.each.kl, 0)
     record = quality.record()
     assert record["documents"] == 7
     assert record["positions"] == 11 * 22
@@ -92,6 +97,26 @@ def test_a_masked_model_is_asked_for_masked_tokens(bert):
     quality = compare_text("text", Rows(tokens, (0, 1, 2), tuple("abc")), bert, copy_of(bert), Settings())
     assert 3 <= quality.each.positions < 3 * 20
     assert quality.loss_difference.value == 0
+
+
+def test_masks_differ_between_batches_and_seeds(monkeypatch, bert):
+    """Ten equal rows: eight and two that are asked together."""
+    asked = []
+    monkeypatch.setattr(quality_module, "compare", lambda _, __, questions, ___: asked.append(questions))
+    tokens = torch.randint(5, 216, (41,), generator=torch.Generator().manual_seed(1)).expand(10, -1)
+    rows = Rows(tokens, tuple(range(10)), tuple("abcdefghij"))
+    for seed in (0, 7):
+        compare_text("text", rows, bert, bert, Settings(seed=seed))
+    (first, second), (other, _) = asked
+    assert [len(question.inputs) for question in (first, second)] == [8, 2]
+    assert not torch.equal(first.labels[:2], second.labels)
+    assert not torch.equal(first.labels, other.labels)
+
+
+def test_the_seed_draws_the_tokens_that_are_copied():
+    first, again, other = (copying_questions(copier(True), Settings(copies=2, seed=seed)) for seed in (3, 3, 4))
+    assert torch.equal(first[0].inputs, again[0].inputs)
+    assert not torch.equal(first[0].inputs, other[0].inputs)
 
 
 def test_a_single_document_has_no_interval():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from headwise.bench import PairedTimes
-from headwise.bench.verification import caches, memory, speed
+from headwise.bench.verification import caches, speed
 from headwise.bench.verification.caches import CacheBytes
 from headwise.bench.verification.memory import MemoryUse, measure_memory
 from headwise.bench.verification.result import speed_sentences
@@ -24,13 +25,17 @@ from headwise.bench.verification.speed import (
 from headwise.errors import UserError
 
 TOKEN = 480  # bytes in the cache of the tiny model
-SIZES = (CacheBytes(1, TOKEN, TOKEN, TOKEN), CacheBytes(1, TOKEN // 2, TOKEN // 2, TOKEN // 2))
+SIZES = (
+    CacheBytes(7, 7 * TOKEN, 7 * TOKEN, TOKEN, "float32"),
+    CacheBytes(7, 7 * TOKEN // 2, 7 * TOKEN // 2, TOKEN // 2, "float32"),
+)
 FAST = Settings(batches=(3, 1), contexts=(19, 41), rounds=5, prefill_tokens=60)
 
 
 def timing(*ratios: float, phase: str = "decode", batch: int = 1, context: int = 512, cache: bool = True) -> Timing:
     times = PairedTimes({"a": (2.0,) * len(ratios), "b": tuple(2 * ratio for ratio in ratios)})
-    return Timing(phase, batch, context, times, (100, 50) if cache else None)  # type: ignore[arg-type]
+    told = ((100, 50), ("float32", "bfloat16")) if cache else ()
+    return Timing(phase, batch, context, times, *told)  # type: ignore[arg-type]
 
 
 def clock():
@@ -45,6 +50,7 @@ def test_decoding_ends_at_the_context_and_both_take_the_same_steps(llama, pooled
     assert notes == []
     for each in timings:
         assert each.cache == (each.batch * each.context * TOKEN, each.batch * each.context * TOKEN // 2)
+        assert each.cache_dtypes == ("float32", "float32")
         assert each.times.seconds == {"a": (1.0,) * 5, "b": (1.0,) * 5}
         assert each.ratio == 1
         assert not each.faster
@@ -56,6 +62,39 @@ def test_prefill_is_timed_within_its_budget_and_the_rest_is_named(llama, pooled)
         ("prefill", 1, 19), ("prefill", 1, 41), ("prefill", 3, 19),
     ]  # fmt: skip
     assert notes == ["prefill of more than 60 tokens was not timed: batch 3, context 41"]
+
+
+def test_times_are_those_of_the_model_that_they_are_told_of(monkeypatch, llama, pooled):
+    """A second passes with every call of A, and three with every call of B."""
+    now = [0.0]
+    real = caches.advance
+
+    def advance(checkpoint, *given, **options):
+        now[0] += 1.0 if checkpoint is llama else 3.0
+        return real(checkpoint, *given, **options)
+
+    monkeypatch.setattr(caches, "advance", advance)
+    settings = replace(FAST, batches=(1,), prefill_rounds=7)
+    (prefill,), _ = time_prefill(llama, pooled, (19,), settings, clock=lambda: now[0])
+    (decode,), _ = time_decode(llama, pooled, (19,), settings, SIZES, clock=lambda: now[0])
+    assert prefill.times.seconds == {"a": (1.0,) * 7, "b": (3.0,) * 7}
+    assert decode.times.seconds == {"a": (1.0,) * 5, "b": (3.0,) * 5}
+    assert prefill.ratio == decode.ratio == 3
+
+
+def test_prefill_computes_the_logits_of_the_last_token_alone(monkeypatch, llama):
+    """As serving does; the head is a fifth of a small model's work."""
+    shapes = []
+    real = caches.advance
+
+    def advance(*given, **options):
+        logits = real(*given, **options)
+        shapes.append(tuple(logits.shape))
+        return logits
+
+    monkeypatch.setattr(caches, "advance", advance)
+    time_prefill(llama, llama, (19,), replace(FAST, batches=(2,)), clock=clock())
+    assert set(shapes) == {(2, 1, 216)}
 
 
 def test_every_time_ends_when_the_device_has_finished(monkeypatch, llama, pooled):
@@ -120,6 +159,7 @@ def test_contexts_beyond_the_positions_are_shortened():
     contexts, notes = contexts_within(Settings(), 2_048)
     assert contexts == (512, 2_048)
     assert notes == ["contexts are at most 2,048 tokens, for which the models have positions"]
+    assert contexts_within(Settings(contexts=(53, 31, 53)), 53) == ((31, 53), [])
     with pytest.raises(UserError, match=r"expected more positions than the 11 tokens that are decoded .* got 11"):
         contexts_within(Settings(), 11)
 
@@ -131,6 +171,16 @@ def test_contexts_beyond_the_positions_are_shortened():
 def test_faster_is_what_chance_would_seldom_give(ratios, faster):
     """5 of 5: 1/32; 4 of 5: 6/32; 8 of 9: 10/512; 7 of 9: 46/512."""
     assert timing(*ratios).faster == faster
+
+
+def test_a_tie_is_won_by_none():
+    """Four rounds to one and a tie are neither side's five."""
+    for ratio in (0.9, 1.1):
+        told = timing(*(ratio,) * 4, 1.0)
+        assert not told.faster
+        assert not told.slower
+    equal = timing(*(1.0,) * 5)
+    assert (equal.won, equal.faster, equal.slower) == (0, False, False)
 
 
 def test_the_sentences_name_every_place_where_b_is_not_faster():
@@ -178,7 +228,7 @@ def test_times_as_json():
     assert timing(0.5, 1.0, 1.0, 1.0, 2.0).record() == {
         "phase": "decode", "batch": 1, "context": 512, "median_seconds": {"a": 2.0, "b": 2.0},
         "b_over_a": {"median": 1.0, "lower_quartile": 1.0, "upper_quartile": 1.0}, "b_is_faster": False, "rounds": 5,
-        "rounds_won_by_b": 1, "cache_bytes": {"a": 100, "b": 50},
+        "rounds_won_by_b": 1, "cache_bytes": {"a": 100, "b": 50}, "cache_dtype": {"a": "float32", "b": "bfloat16"},
     }  # fmt: skip
 
 
@@ -214,12 +264,12 @@ def test_a_process_that_fails_is_told_in_words(monkeypatch):
     def ended(*_, **__):
         return subprocess.CompletedProcess([], -9, "", "")
 
-    monkeypatch.setattr(memory.subprocess, "run", ended)
+    monkeypatch.setattr(subprocess, "run", ended)
     assert measure_memory("m", dtype="float32", batch=1, context=9, threads=1) == "it ended with code -9"
 
     def slow(*_, **__):
         raise subprocess.TimeoutExpired([], 3)
 
-    monkeypatch.setattr(memory.subprocess, "run", slow)
+    monkeypatch.setattr(subprocess, "run", slow)
     told = measure_memory("m", dtype="float32", batch=1, context=9, threads=1, timeout=3)
     assert told == "the process took longer than 3 s"

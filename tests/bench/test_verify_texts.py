@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from headwise.bench.verification import texts
@@ -14,7 +16,7 @@ from headwise.bench.verification.texts import docstrings, held_out_rows, read_co
 from headwise.errors import UserError
 from headwise.models.corpus import cut_rows, fingerprint
 from headwise.models.weights import copy_of
-from headwise.surgery.latent import convert_to_latent
+from headwise.surgery.mla.convert import convert_to_latent
 from tests.study.tiny import tokenizer, write_texts
 
 SETTINGS = Settings(tokens=100, length=23)
@@ -57,21 +59,24 @@ def test_a_library_without_source_is_told(monkeypatch, tmp_path):
 def test_rows_are_of_held_out_documents_alone(llama, pooled, words):
     rows, notes = held_out_rows(words, llama, pooled, SETTINGS)
     assert rows.tokens.shape == (5, 23)
+    assert not torch.equal(rows.tokens, held_out_rows(words, llama, pooled, replace(SETTINGS, seed=1))[0].tokens)
     assert set(rows.documents) <= {fingerprint(text) for text in words.corpus.held_out}
     assert notes == ()
 
 
-def test_what_a_model_was_made_with_is_left_out_and_said_to_be(llama, words):
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_either_model_was_made_with_is_left_out_and_said_to_be(llama, words, place):
     used = [fingerprint(text) for text in words.corpus.held_out[:2]]
     other = copy_of(llama)
     other.history = ({"operation": "prune", "documents": used[:1]}, {"operation": "uptrain", "documents": used[1:]})
-    rows, notes = held_out_rows(words, llama, other, Settings(tokens=23 * 3, length=23))
+    pair = (other, llama) if place == 0 else (llama, other)
+    rows, notes = held_out_rows(words, *pair, Settings(tokens=23 * 3, length=23))
     assert not set(rows.documents) & set(used)
     count = len(words.corpus.held_out)
     assert notes == (f"{words.name}: 2 of {count} held-out documents were calibrated or trained on and are left out",)
     other.history = ({"documents": [fingerprint(text) for text in words.corpus.held_out]},)
     with pytest.raises(UserError, match="expected documents that neither model was calibrated or trained on, got none"):
-        held_out_rows(words, llama, other, SETTINGS)
+        held_out_rows(words, *pair, SETTINGS)
 
 
 def test_too_little_text_says_how_much_there_is(llama, pooled, words):

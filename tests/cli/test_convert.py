@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from headwise.errors import UserError
@@ -13,8 +15,8 @@ from headwise.models import load
 from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
 from headwise.surgery.export import export
-from headwise.surgery.latent_checkpoint import load_latent
-from tests.cli.typed import model, run, texts
+from headwise.surgery.mla.checkpoint import load_latent
+from tests.cli.typed import changed, model, run, texts
 from tests.fixtures import one_thread
 from tests.study import tiny
 
@@ -30,7 +32,7 @@ def test_json_is_one_object_and_stock_transformers_opens_the_folder(run, tmp_pat
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["kv_heads"] == [6, 3]
-    assert told["cache_bytes_per_token"] == [480, 240]
+    assert (told["cache_bytes_per_token"], told["cache_dtype"]) == ([480, 240], "float32")
     assert told["parameters"][0] - told["parameters"][1] == 3 * 2 * 10 * 66
     assert (told["method"], told["grouping"], told["steps"], told["format"]) == ("pca", "chosen", 4, "stock")
     assert [layer["groups"] for layer in told["layers"]] == [[[0, 1]]] * 3
@@ -59,7 +61,7 @@ def test_the_table_names_every_layer_and_where_the_model_lies(run, tmp_path, mod
     out = tmp_path / "mqa"
     done = run("convert", model, "--kv-heads", 1, "--documents", texts, "--out", out, "--steps", 0, *ROWS)
     assert done.returncode == 0, done.stderr
-    for piece in ("0+1", "merged", "refitted", "KV heads", "−50.0%", f"model: {out} (format stock)"):
+    for piece in ("0+1", "merged", "refitted", "KV heads", "−50.0%", "(float32)", f"model: {out} (format stock)"):
         assert piece in done.stdout
     assert "fitted" not in done.stdout.replace("refitted", "").replace("not fitted", "")
 
@@ -91,7 +93,7 @@ def test_the_baselines_need_no_calibration(run, tmp_path, model, texts):
 )
 def test_what_is_refused_leaves_nothing(run, tmp_path, model, texts, words, message):
     out = tmp_path / "out"
-    done = run("convert", model, "--documents", texts, "--length", 50, "--tokens", 700, "--out", out, *words)
+    done = run("convert", model, *changed(("--documents", texts, "--out", out, *ROWS), words))
     assert done.returncode == 2
     assert done.stdout == ""
     assert message in done.stderr
@@ -103,10 +105,10 @@ def test_a_folder_that_exists_is_kept(run, tmp_path, model, texts):
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter.tex").write_text("years", encoding="utf-8")
-    for more, message in (((), "exists already"), (("--overwrite",), "not a model")):
+    for more in ((), ("--overwrite",)):
         done = run("convert", model, "--kv-heads", 1, "--out", out, "--documents", texts, *ROWS, *more)
         assert done.returncode == 2
-        assert message in done.stderr
+        assert "not what headwise writes as a model (no headwise.json), so not even --overwrite" in done.stderr
     assert (out / "chapter.tex").read_text(encoding="utf-8") == "years"
 
 
@@ -148,26 +150,35 @@ def test_latent_sizes_that_cannot_be_are_refused(run, tmp_path, model, texts, wo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_latents_of_a_model_in_bfloat16_are_counted_in_the_dtype_they_are_written_in(run, tmp_path, model, texts):
-    half, out = tmp_path / "half", tmp_path / "latent"
-    AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(half)
-    tiny.tokenizer(wrapped=False).save_pretrained(half)
-    told = json.loads(
-        run("convert", half, "--mla", "23+10", "--documents", texts, "--out", out, "--json", *ROWS).stdout
-    )
-    assert told["cache_bytes_per_token"] == [480, 3 * 33 * 4]
-    assert next(load_latent(out).model.parameters()).dtype == torch.float32
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+
+
+def saved_in(dtype: torch.dtype, model: Path, folder: Path) -> Path:
+    AutoModelForCausalLM.from_pretrained(model, dtype=dtype).save_pretrained(folder)
+    tiny.tokenizer(wrapped=False).save_pretrained(folder)
+    return folder
+
+
+@DTYPES
+def test_latents_stay_in_the_dtype_of_the_files_and_are_judged_as_they_are_written(run, tmp_path, model, texts, dtype):
+    source, out = saved_in(dtype, model, tmp_path / "source"), tmp_path / "latent"
+    words = ("--mla", "23+10", "--documents", texts, "--out", out, "--json", *ROWS)
+    told = json.loads(run("convert", source, *words).stdout)
+    size = dtype.itemsize
+    assert told["cache_bytes_per_token"] == [3 * 2 * 2 * 10 * size, 3 * 33 * size]
+    assert f"torch.{told['cache_dtype']}" == str(dtype)
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {dtype}
+    written = load_latent(out)
+    assert written.stored_dtype == dtype
+    held_out = cut_rows(read_corpus(texts).held_out, written.tokenizer, tokens=175, length=50, seed=0, what="the test")
+    assert told["loss"]["after"] == document_losses(written, held_out, seed=0).mean()
 
 
 def test_a_model_in_bfloat16_stays_one_and_is_judged_as_it_is_written(run, tmp_path, model, texts):
-    half = tmp_path / "half"
-    source = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
-    source.save_pretrained(half)
-    tiny.tokenizer(wrapped=False).save_pretrained(half)
-    out = tmp_path / "mqa"
+    half, out = saved_in(torch.bfloat16, model, tmp_path / "half"), tmp_path / "mqa"
     words = ("--kv-heads", 1, "--documents", texts, "--out", out, "--steps", 0, "--json", *ROWS)
     told = json.loads(run("convert", half, *words).stdout)
-    assert told["cache_bytes_per_token"] == [240, 120]
+    assert (told["cache_bytes_per_token"], told["cache_dtype"]) == ([240, 120], "bfloat16")
     stock = AutoModelForCausalLM.from_pretrained(out)
     assert stock.dtype == torch.bfloat16
     written = load(out)

@@ -20,8 +20,8 @@ from headwise.models import load
 from headwise.models.corpus import cut_rows, read_corpus
 from headwise.models.questions import document_losses
 from headwise.report import prune_figure
-from headwise.surgery import prune_scores
-from tests.cli.typed import model, run, texts
+from headwise.surgery.pruning import scores as prune_scores
+from tests.cli.typed import changed, model, run, texts
 from tests.fixtures import one_thread
 from tests.study import tiny
 
@@ -48,7 +48,7 @@ def test_json_is_one_object_and_the_folder_opens_with_the_same_losses(run, tmp_p
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["heads"], told["kv_heads"]) == ([18, 12], [6, 4])
-    assert told["cache_bytes_per_token"] == [480, 320]
+    assert (told["cache_bytes_per_token"], told["cache_dtype"]) == ([480, 320], "float32")
     assert told["parameters"][0] - told["parameters"][1] == 6 * 2 * 10 * 66 + 2 * 2 * 10 * 66
     assert told["format"] == "headwise"
     assert sum(len(layer["removed"]) for layer in told["layers"]) == 6
@@ -136,7 +136,7 @@ def test_an_encoder_has_masked_losses_and_no_cache(run, tmp_path, bert, texts):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["heads"] == [6, 4]
-    assert told["cache_bytes_per_token"] is None
+    assert told["cache_bytes_per_token"] is told["cache_dtype"] is None
     assert told["loss"]["before"] > 1
 
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_done_is_refused_before_any_work(run, tmp_path, monkeypat
         raise AssertionError("scored before it was refused")
 
     monkeypatch.setattr(prune_scores, "gate_gradients", work)
-    done = run("prune", model, "--documents", texts, "--out", tmp_path / "s", *ROWS, *words)
+    done = run("prune", model, *changed(("--documents", texts, "--out", tmp_path / "s", *ROWS), words))
     assert done.returncode == 2, done.stderr
     assert told in _one_line(done)
     assert list(tmp_path.iterdir()) == []

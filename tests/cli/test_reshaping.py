@@ -14,11 +14,11 @@ BEFORE_AND_AFTER = [((200, 150), "−25.0%"), ((200, 200), "0"), ((200, 250), "+
 @pytest.mark.parametrize(("pair", "told"), BEFORE_AND_AFTER)
 def test_what_went_and_what_came_is_told_with_its_sign(capsys, pair, told):
     """Latent attention has fewer numbers in its cache and more parameters."""
-    Console(width=80).print(totals_table([("parameters", pair)], pair, None))
+    Console(width=80).print(totals_table([("parameters", pair)], (pair, "bfloat16"), None))
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     counts, cache = (row for row in rows if row)
     assert counts == ["parameters", *map(str, pair), told]
-    assert (cache[0], cache[-1]) == ("cache per token", told)
+    assert (cache[0], cache[-1]) == ("cache per token (bfloat16)", told)
 
 
 def test_signs_are_true_minuses_and_zero_has_none():
@@ -41,9 +41,10 @@ def test_the_loss_of_a_single_document_has_its_singular_and_its_sign(capsys):
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_narrow_terminal_splits_no_number(capsys, width):
     rows = [("query heads", (270, 180)), ("parameters", (134_515_008, 128_616_768))]
-    Console(width=width).print(totals_table(rows, (23_040, 15_360), LOSS | {"documents": 12}))
+    Console(width=width).print(totals_table(rows, ((23_040, 15_360), "bfloat16"), LOSS | {"documents": 12}))
     shown = capsys.readouterr().out
     words = shown.replace("│", " ").split()
-    for word in ("134,515,008", "128,616,768", "−4.4%", "22.50", "(−0.712", "+0.645)", "3.425", "parameters"):
+    numbers = ("134,515,008", "128,616,768", "−4.4%", "22.50", "(−0.712", "+0.645)", "3.425")
+    for word in (*numbers, "parameters", "(bfloat16)"):
         assert word in words
     assert "…" not in shown

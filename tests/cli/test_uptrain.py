@@ -16,8 +16,9 @@ from headwise.cli import uptrain as command
 from headwise.cli.main import main
 from headwise.models import load
 from headwise.report import uptrain_figure
-from headwise.surgery import uptrain_loop
 from headwise.surgery.export import export
+from headwise.surgery.training import loop as uptrain_loop
+from tests.cli.typed import changed
 from tests.surgery.uptrain_models import open_pair, save
 
 told = uptrain_figure._share_told
@@ -40,7 +41,7 @@ def run(capsys, folder) -> Callable[..., subprocess.CompletedProcess[str]]:
     def inside(*words: object, student: object = "student", tokens: int = TOKENS) -> subprocess.CompletedProcess[str]:
         capsys.readouterr()
         typed = ["uptrain", folder / str(student), "--teacher", folder / "teacher", "--tokens", tokens]
-        code = main([str(word) for word in (*typed, "--documents", folder / "texts", *FAST, *words)])
+        code = main([*map(str, (*typed, *changed(("--documents", folder / "texts", *FAST), words)))])
         return subprocess.CompletedProcess(words, code, *capsys.readouterr())
 
     return inside
@@ -131,7 +132,9 @@ def test_an_existing_folder_is_refused_and_replaced_on_request(run, tmp_path):
     assert load(out).weights_sha256 != before
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work", encoding="utf-8")
-    assert "not a model (no headwise.json)" in _one_line(run("--out", tmp_path / "thesis", "--overwrite"))
+    for more in ((), ("--overwrite",)):
+        told = "not what headwise writes as a model (no headwise.json), so not even --overwrite replaces it"
+        assert told in _one_line(run("--out", tmp_path / "thesis", *more))
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(run, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +91,7 @@ def test_the_table_fits_and_nothing_is_cut(run, models, texts, monkeypatch, colu
     rows = {line[:28].strip(): line.split()[-1] for line in lines if line.strip()}
     assert rows["peak at 3 x 29"] == "x"
     assert rows["cache, each further token"] == "x"
+    assert "memory, cache in float32" in lines
     for name in ("loss, nats", "KL(A || B), nats", "right tokens", "batch 3, context 29"):
         assert name in rows, done.stdout
     assert "note: prefill of more than 60 tokens was not timed: batch 3, context 29" in done.stdout
@@ -97,6 +99,21 @@ def test_the_table_fits_and_nothing_is_cut(run, models, texts, monkeypatch, colu
     assert "faster, or slower: by a sign test over the rounds at 5 %, which takes 5 of 5 rounds won" in unfolded(done)
     heads = [line.split() for line in lines if "paired ratio" in line and "median" in line]
     assert heads == [["median", "median", "paired", "ratio", "(quartiles)"]] * 2
+
+
+def test_the_cache_is_counted_in_the_dtype_that_models_are_opened_in(run, models, texts):
+    done = run(*models, "--documents", texts[0], *QUIET, "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    assert "memory, cache in bfloat16" in done.stdout.splitlines()
+
+
+def test_caches_of_two_dtypes_are_both_named():
+    from headwise.bench.verification.caches import CacheBytes
+    from headwise.cli.verify_tables import _memory_title
+
+    caches = [CacheBytes(3, 480, 480, 480, dtype) for dtype in ("float32", "bfloat16")]
+    titles = [_memory_title(SimpleNamespace(cache=cache)) for cache in (None, caches, caches[:1] * 2)]
+    assert titles == ["memory", "memory, cache of A in float32, of B in bfloat16", "memory, cache in float32"]
 
 
 def unfolded(done: subprocess.CompletedProcess[str]) -> str:

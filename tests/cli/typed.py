@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from headwise.cli.main import main
 from tests.study import tiny
 
-__all__ = ["model", "run", "texts"]
+__all__ = ["changed", "model", "run", "texts"]
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +35,9 @@ def run(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.CompletedProcess(words, code, *capsys.readouterr())
 
     return inside
+
+
+def changed(usual: Sequence[object], words: Sequence[object]) -> list[object]:
+    """Usual options with their values, less those that ``words`` give anew, and then these: none stands twice."""
+    pairs = zip(usual[::2], usual[1::2], strict=True)
+    return [word for option, value in pairs if option not in words for word in (option, value)] + [*words]

@@ -42,6 +42,7 @@ def test_the_side_of_a_document_is_told_by_its_text_whatever_its_name_order_and_
     assert names(alone.held_out) == names(together.held_out) & names(few)
     assert names(alone.working) == names(together.working) & names(few)
     assert len(together.working) + len(together.held_out) == 133, "a document that comes twice counts once"
+    assert (alone.identical_left_out, together.identical_left_out) == (0, 43)
 
 
 def test_few_documents_are_divided_by_parts_and_that_is_said():
@@ -60,6 +61,27 @@ def test_few_documents_are_divided_by_parts_and_that_is_said():
 def test_what_cannot_be_divided_is_refused(texts):
     with pytest.raises(UserError, match=r"expected enough text to hold a part of it out \(24,000 characters\), got"):
         split_documents(texts)
+
+
+def test_copies_of_few_documents_do_not_make_them_many():
+    """Thirteen times the same long text is one document, which is divided by parts."""
+    text = " ".join(random.Random(0).choices(words()[2:], k=11_000))
+    once, often = split_documents([Text("0", text)]), split_documents([Text(f"{n}", text) for n in range(13)])
+    assert names(often.working) == names(once.working)
+    assert names(often.held_out) == names(once.held_out)
+    assert often.notes == once.notes
+    assert (once.identical_left_out, often.identical_left_out) == (0, 12)
+    with pytest.raises(UserError, match=r"got 5 \(12 identical left out\)$"):
+        split_documents([Text(f"{n}", "twice") for n in range(13)])
+
+
+def test_identical_parts_of_few_documents_are_counted_too():
+    """The second book is the first without its first two parts, and 3 parts of 12,000 characters remain the same."""
+    text = "".join(random.Random(0).choices("abcdefgh ", k=5 * 12_000 - 7))
+    corpus = split_documents([Text("a", text), Text("b", text[2 * 12_000 :]), Text("c", text)])
+    assert len(corpus.working) + len(corpus.held_out) == 5
+    assert corpus.identical_left_out == 1 + 3
+    assert corpus.notes[0].startswith("only 2 document(s)")
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headwise.errors import UserError
-from headwise.models.documents import MIN_TOKENS, Text, cut_pieces, read_documents, special_tokens
+from headwise.models.documents import MIN_TOKENS, Text, cut_pieces, read_documents, special_tokens, without_identical
 from tests.study.tiny import tokenizer, words
 
 
@@ -55,6 +55,17 @@ def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path):
         read_documents(tmp_path / "nothing.txt")
     with pytest.raises(UserError, match=r"no \.txt, \.md or \.rst file in this folder"):
         read_documents(tmp_path)
+
+
+def test_of_identical_texts_the_first_stays_and_the_others_are_counted():
+    said = ["one", "two", "one", "three", "one ", "two", "One"]
+    kept, left_out = without_identical([Text(f"{number}", text) for number, text in enumerate(said)])
+    assert [(text.name, text.text) for text in kept] == [
+        ("0", "one"), ("1", "two"), ("3", "three"), ("4", "one "), ("6", "One"),
+    ]  # fmt: skip
+    assert left_out == 2
+    assert without_identical(kept) == (kept, 0)
+    assert without_identical([]) == ([], 0)
 
 
 def _texts(count: int, length: int) -> list[Text]:

@@ -50,7 +50,7 @@ def test_text_in_an_svg_is_no_markup(made, tmp_path):
 
 
 def test_another_suffix_is_refused(made, tmp_path):
-    with pytest.raises(UserError, match=r"report: expected a figure that ends in \.png, \.svg, \.pdf, got heads\.jpg"):
+    with pytest.raises(UserError, match=r"report: expected a file that ends in \.png, \.svg, \.pdf, got heads\.jpg"):
         figure(made(), tmp_path / "heads.jpg")
 
 

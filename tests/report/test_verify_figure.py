@@ -16,7 +16,7 @@ from headwise.bench.verification.quality import Quality
 from headwise.bench.verification.result import ModelRecord, Verification
 from headwise.bench.verification.speed import Timing
 from headwise.errors import UserError
-from headwise.report.static import STYLE
+from headwise.report.picture import STYLE
 from headwise.report.verify_figure import _compose, draw_verification
 
 
@@ -35,7 +35,7 @@ def result(*, whole: bool, documents: int = 11) -> Verification:
         corpora=(quality("one", documents), quality("a/very/long/path/to/the/documents/that/were/read", documents)),
         copying=quality("repeated random tokens", documents) if whole else None,
         decoding=None,
-        cache=(CacheBytes(3, 480, 480, 480), CacheBytes(3, 160, 160, 160)) if whole else None,
+        cache=(CacheBytes(3, 480, 480, 480, "float32"), CacheBytes(3, 160, 160, 160, "float32")) if whole else None,
         timings=(Timing("decode", 8, 8_192, times),) if whole else (),
         memory=None,
         notes=(),
@@ -64,7 +64,7 @@ def test_nothing_is_cut_at_the_edges(losses):
     whole = result(whole=True)
     assert whole.copying is not None
     each = replace(whole.copying.each, loss_a=np.full(11, losses[0]), loss_b=np.full(11, losses[1]))
-    full = (CacheBytes(30, 480, 480, 0), CacheBytes(30, 160, 160, 0))
+    full = (CacheBytes(30, 480, 480, 0, "float32"), CacheBytes(30, 160, 160, 0, "bfloat16"))
     with matplotlib.rc_context(STYLE):
         picture = _compose(replace(whole, cache=full, copying=replace(whole.copying, each=each)))
         canvas = FigureCanvasAgg(picture)
@@ -78,6 +78,7 @@ def test_nothing_is_cut_at_the_edges(losses):
     assert left == 0
     assert right * 0.96 > max(*losses, math.log(97))  # a marker is some hundredths of the panel wide
     assert [text.get_text() for text in cache.texts] == ["480 B\nwindow full: + 0", "160 B\nwindow full: + 0"]
+    assert cache.get_title(loc="left") == "Cache of 30 tokens in float32 and bfloat16, and each further one"
     assert all(bar.get_width() > 0 for bar in cache.patches)
 
 

@@ -96,7 +96,7 @@ def test_overwrite_never_removes_a_folder_that_is_no_study(tmp_path):
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter1.tex").write_text("years of work", encoding="utf-8")
-    with pytest.raises(UserError, match="not a study"):
+    with pytest.raises(UserError, match=r"is not what headwise writes as a study \(no manifest.json\)"):
         check_free(folder, overwrite=True)
     file = tmp_path / "file"
     file.write_text("x", encoding="utf-8")

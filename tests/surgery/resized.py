@@ -33,3 +33,11 @@ def resized(name: str, heads: int, kv_heads: int, layers: Iterable[int] = range(
     replace_heads(checkpoint, changed)
     checkpoint.history = HISTORY
     return checkpoint
+
+
+def one_kv_head() -> Checkpoint:
+    """A GPT-2 whose heads all have the keys and values of its third head."""
+    checkpoint = whole("gpt2")
+    weights = [heads_of(checkpoint, layer).clone() for layer in range(tiny.LAYERS)]
+    replace_heads(checkpoint, {layer: each.select(range(5), [2] * 5) for layer, each in enumerate(weights)})
+    return checkpoint

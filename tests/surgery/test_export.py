@@ -1,10 +1,9 @@
-"""Saving: what other tools load, what only headwise opens, and what is refused before anything is written."""
+"""Saving: what other tools load, what only headwise opens, and what is carried along."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,13 +13,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from headwise.errors import UserError
 from headwise.models import load
-from headwise.models.weights import LAYERS_KEY, copy_of, heads_of, replace_heads
-from headwise.surgery.bigcode import gpt_bigcode_of
-from headwise.surgery.export import check_exportable, export
+from headwise.models.weights import LAYERS_KEY, copy_of
+from headwise.surgery.export import export
 from tests.models import tiny
-from tests.surgery.resized import HISTORY, resized, whole
+from tests.surgery.resized import HISTORY, one_kv_head, resized, whole
 
 # Name of the folder: model, heads, KV heads, layers, the class that transformers must give, the format.
 STOCK = {
@@ -80,14 +77,6 @@ def elsewhere(tmp_path_factory):
     ran = subprocess.run(script, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
     assert ran.returncode == 0, ran.stderr
     return root, saved, {Path(folder).name: told for folder, told in json.loads(ran.stdout).items()}
-
-
-def one_kv_head():
-    """A GPT-2 whose heads all have the keys and values of its third head."""
-    checkpoint = whole("gpt2")
-    weights = [heads_of(checkpoint, layer).clone() for layer in range(tiny.LAYERS)]
-    replace_heads(checkpoint, {layer: each.select(range(5), [2] * 5) for layer, each in enumerate(weights)})
-    return checkpoint
 
 
 def compare_logits(checkpoint, folder: Path, implementation: str) -> None:
@@ -197,109 +186,8 @@ def test_generation_settings_that_transformers_would_not_save_are_carried_along(
     assert load(folder).model.generation_config.temperature == 0.5
 
 
-def test_an_architecture_that_cannot_be_reshaped_is_saved_as_it_is(tmp_path):
-    checkpoint = whole("olmo2")
-    export(checkpoint, tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert again.weights_sha256 == checkpoint.weights_sha256
-    with pytest.raises(UserError, match="headwise does not know where olmo2 keeps its heads"):
-        check_exportable(checkpoint, [(3, 1)] * 3)
-    with pytest.raises(UserError, match="headwise does not know where olmo2 keeps its heads"):
-        export(checkpoint, tmp_path / "other", format="headwise")
-
-
 def test_an_encoder(tmp_path):
     checkpoint = resized("bert", 3, 3)
     export(checkpoint, tmp_path / "model")
     again = load(tmp_path / "model")
     assert (again.objective, [layout.num_heads for layout in again.layouts]) == ("masked", [3, 3, 3])
-
-
-@pytest.mark.parametrize(
-    ("name", "layers", "form", "reason"),
-    [
-        ("llama", [(4, 2)] * 3, "stock", r"LlamaConfig refuses: The hidden size \(42\) is not a multiple of"),
-        ("gemma2", [(4, 2)] * 3, "stock", r"Gemma2Config refuses: The hidden size \(42\) is not a multiple of"),
-        ("qwen2", [(4, 2)] * 3, "mistral", "mistral takes over for llama only, not for qwen2"),
-        ("llama", [(4, 2), (6, 2), (4, 2)], "mistral", "layer 0 has 4 heads on 2 KV heads, layer 1 6 heads"),
-        ("gpt2", [(4, 4)] * 3, "stock", "gpt2 has 5 heads of 7 dimensions for a width of 35, each with keys"),
-        ("gpt2", [(5, 5)] * 3, "gpt_bigcode", "gpt_bigcode has 5 heads of 7 dimensions .*, and one KV head for all"),
-        ("gpt-neox", [(5, 1)] * 3, None, "gpt_neox has keys and values for every query head, and layer 0 5 heads on 1"),
-        ("bert", [(4, 2)] * 3, None, "bert has keys and values for every query head"),
-        ("llama", [(4, 3)] * 3, None, "the first a multiple of the second, got 4/3"),
-        ("llama", [(4, 2)], None, "for 3 layers, .* for 1"),
-        ("llama", [(0, 1)] * 3, None, "got 0/1"),
-        ("llama", [(3, 1)] * 3, "onnx", "format: expected one of stock, mistral, gpt_bigcode, headwise, got 'onnx'"),
-    ],
-)
-def test_what_no_format_holds_is_refused_before_any_work(name, layers, form, reason):
-    with pytest.raises(UserError, match=reason):
-        check_exportable(whole(name), layers, form)
-
-
-def test_the_format_is_known_before_any_work():
-    checkpoint = whole("llama")
-    assert check_exportable(checkpoint, [(3, 1)] * 3) == "stock"
-    assert check_exportable(checkpoint, [(5, 1)] * 3) == "mistral"
-    assert check_exportable(checkpoint, [(6, 2), (3, 1), (6, 2)]) == "headwise"
-    assert check_exportable(whole("gpt2"), [(5, 1)] * 3) == "gpt_bigcode"
-
-
-def test_a_format_can_be_asked_for(tmp_path):
-    checkpoint = one_kv_head()
-    for form, kind in (("stock", "gpt2"), ("headwise", "gpt2"), ("gpt_bigcode", "gpt_bigcode")):
-        folder = export(checkpoint, tmp_path / form, format=form)
-        assert load(folder).model.config.model_type == kind
-    with pytest.raises(UserError, match="expected a gpt2 whose heads all have the same keys and values"):
-        gpt_bigcode_of(whole("gpt2"))
-
-
-def test_what_stands_there_is_kept(tmp_path):
-    checkpoint = whole("llama")
-    folder = export(checkpoint, tmp_path / "model")
-    with pytest.raises(UserError, match="exists already"):
-        export(checkpoint, folder)
-    export(resized("llama", 3, 1), folder, overwrite=True)
-    assert load(folder).layouts[0].num_heads == 3
-    (folder / "headwise.json").unlink()
-    with pytest.raises(UserError, match=r"not a model \(no headwise.json\), so --overwrite will not remove it"):
-        export(checkpoint, folder, overwrite=True)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        export(checkpoint, tmp_path / "file" / "model")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "model"]
-
-
-@pytest.mark.parametrize(("error", "raised"), [(OSError(28, "No space left"), UserError), (KeyboardInterrupt(), None)])
-def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch, error, raised):
-    checkpoint = whole("llama")
-
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(type(checkpoint.tokenizer), "save_pretrained", fail)
-    with pytest.raises(raised or type(error)):
-        export(checkpoint, tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_killed_process_leaves_no_folder_of_that_name(tmp_path, monkeypatch):
-    checkpoint = whole("llama")
-    written = type(checkpoint.tokenizer).save_pretrained
-
-    def die(self, folder):
-        written(self, folder)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if child == 0:
-        try:
-            monkeypatch.setattr(type(checkpoint.tokenizer), "save_pretrained", die)
-            export(checkpoint, tmp_path / "model")
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert not (tmp_path / "model").exists()
-    assert len(list(tmp_path.iterdir())) == 1  # what it had begun beside
-    export(checkpoint, tmp_path / "model")
-    assert load(tmp_path / "model").num_layers == tiny.LAYERS

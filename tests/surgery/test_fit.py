@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.surgery.fit import fit_layer
+from headwise.surgery.sharing.fit import fit_layer
 from headwise.surgery.walk import Walk
 from tests.surgery.decoders import decoder, rows
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from headwise.errors import UserError
@@ -14,11 +15,11 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.interface import NAME, register
 from headwise.models.losses import Question, row_losses
-from headwise.models.weights import heads_of
+from headwise.models.weights import heads_of, round_weights
 from headwise.surgery.gauge import rotate
-from headwise.surgery.latent import convert_to_latent, to_latent
-from headwise.surgery.latent_checkpoint import load_latent, save_latent
-from headwise.surgery.latent_model import LatentCheckpoint
+from headwise.surgery.mla.checkpoint import load_latent, save_latent
+from headwise.surgery.mla.convert import convert_to_latent, to_latent
+from headwise.surgery.mla.model import LatentCheckpoint
 from tests.models import tiny
 from tests.study.tiny import tokenizer
 
@@ -110,10 +111,35 @@ def test_a_saved_model_is_the_same_when_it_is_opened(small, tmp_path):
     assert load_latent(again).weights_sha256 == small.weights_sha256
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma2"])  # the second shares its embeddings with its head
+def test_another_dtype_is_written_once_and_read_back_to_the_bit(tmp_path, name, dtype):
+    source, tokens = made(name), tiny.tokens(2, LENGTH)
+    source.stored_dtype = dtype
+    converted = convert_to_latent(source, rank=11, rope=14, rows=rows())
+    assert converted.stored_dtype == dtype
+    digest = converted.weights_sha256
+    folder = save_latent(converted, tmp_path / "latent", dtype=dtype)
+    converted.forget_hash()
+    assert converted.weights_sha256 == digest
+    written = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in written.values()} == {dtype}
+    assert sum(tensor.numel() for tensor in written.values()) == converted.parameters
+    told = json.loads((folder / "latent.json").read_text())
+    assert f"torch.{told['dtype']}" == str(dtype)
+    round_weights(converted)
+    opened, narrow = load_latent(folder), load_latent(folder, dtype=dtype)
+    assert (opened.model.dtype, narrow.model.dtype) == (torch.float32, dtype)
+    assert opened.stored_dtype == narrow.stored_dtype == dtype
+    assert opened.weights_sha256 == converted.weights_sha256
+    with torch.no_grad():
+        assert torch.equal(opened.forward(tokens).logits, converted.forward(tokens).logits)
+
+
 def test_nothing_else_opens_the_folder(small, tmp_path):
     folder = save_latent(small, tmp_path / "latent")
     with pytest.raises(
-        UserError, match=r"got a model with latent attention .* open it with headwise\.surgery\.latent_checkpoint"
+        UserError, match=r"got a model with latent attention .* open it with headwise\.surgery\.mla\.checkpoint"
     ):
         load(folder)
     with pytest.raises(UserError, match=r"latent: exists already; give another --out"):

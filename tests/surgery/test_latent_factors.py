@@ -15,9 +15,9 @@ from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
 from headwise.nn import RotaryEmbedding
 from headwise.surgery.gauge_maps import GaugeMaps, apply_maps
-from headwise.surgery.latent import latent_layer
-from headwise.surgery.latent_factors import most_dims
-from headwise.surgery.latent_statistics import measure_layer
+from headwise.surgery.mla.convert import latent_layer
+from headwise.surgery.mla.factors import most_dims
+from headwise.surgery.mla.statistics import measure_layer
 
 WIDTH, HEADS, GROUPS, HEAD_DIM, VALUE_DIM, LENGTH = 23, 6, 2, 10, 7, 19
 SCALE = 0.4

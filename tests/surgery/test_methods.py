@@ -8,10 +8,10 @@ import torch
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
 from headwise.nn import RotaryEmbedding
-from headwise.surgery.grouping import adjacent, choose_groups
-from headwise.surgery.methods import METHODS, factor_cost, pair_cost, pca
-from headwise.surgery.pairs import join_pairs, split_pairs
-from headwise.surgery.share import covariance, groups_of, merge_groups
+from headwise.surgery.sharing.grouping import adjacent, choose_groups
+from headwise.surgery.sharing.merge import covariance, groups_of, merge_groups
+from headwise.surgery.sharing.methods import METHODS, factor_cost, pair_cost, pca
+from headwise.surgery.sharing.pairs import join_pairs, split_pairs
 
 WIDTH, HEAD, MEMBERS, READERS, TOKENS = 23, 10, 3, 2, 211
 ROTARIES = [

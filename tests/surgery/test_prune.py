@@ -12,8 +12,8 @@ from headwise.errors import UserError
 from headwise.layout import HeadLayout
 from headwise.models.weights import heads_of
 from headwise.surgery.prune import prune
-from headwise.surgery.prune_scores import UnitScores
-from headwise.surgery.prune_units import choose, count_to_remove, example_after
+from headwise.surgery.pruning.scores import SCORES, UnitScores, score_units
+from headwise.surgery.pruning.units import choose, count_to_remove, example_after
 from tests.models import tiny
 from tests.surgery.pruning import SUPPORTED, checkpoint, decoded, logits, rows
 
@@ -181,6 +181,8 @@ def test_a_share_is_rounded_down_to_whole_units():
     assert count_to_remove(layouts, "group", share=0.45, uniform=False) == 6
     assert count_to_remove(layouts, "group", share=0.5, uniform=True) == 9
     assert count_to_remove(layouts, "head", share=1 / 3, uniform=True) == 6
+    # 0.29 * 100 is 28.999999999999996.
+    assert count_to_remove([HeadLayout(20, 20, 7)] * 5, "group", share=0.29, uniform=False) == 29
 
 
 def test_scores_that_are_known_already_decide():
@@ -188,3 +190,42 @@ def test_scores_that_are_known_already_decide():
     pruned = prune(checkpoint("llama"), heads=3, scores=UnitScores("magnitude", "group", values), compensate=False)
     assert pruned.history[-1]["removed"] == {"1": [3, 4, 5]}
     assert pruned.history[-1]["score"] == "magnitude"
+
+
+def test_known_scores_say_of_which_unit_they_are():
+    model = checkpoint("llama")
+    scores = score_units(model, score="random", unit="head", seed=2)
+    entry = prune(model, heads=2, scores=scores, compensate=False).history[-1]
+    assert entry["unit"] == "head"
+    ((layer, removed),) = entry["removed"].items()
+    assert removed == choose(model.layouts, scores.values, "head", 2, uniform=False)[int(layer)]
+
+
+def test_the_seed_draws_random_scores():
+    model = checkpoint("llama")
+    for seed in (3, 4, 5):
+        values = score_units(model, score="random", seed=seed).values
+        wanted = choose(model.layouts, values, "group", 6, uniform=False)
+        removed = prune(model, heads=6, score="random", seed=seed, compensate=False).history[-1]["removed"]
+        assert removed == {str(layer): heads for layer, heads in wanted.items()}
+
+
+def test_a_uniform_number_goes_from_every_layer():
+    """By the scores alone two layers would lose both of theirs."""
+    values = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    values = np.repeat(values, 3, axis=1) + np.arange(6) / 100
+    scores = UnitScores("magnitude", "head", values)
+    pruned = prune(checkpoint("llama"), heads=6, scores=scores, uniform=True, compensate=False)
+    assert [layout.num_heads for layout in pruned.layouts] == [4, 4, 4]
+    assert pruned.history[-1]["uniform"]
+    free = prune(checkpoint("llama"), heads=6, scores=scores, compensate=False)
+    assert [layout.num_heads for layout in free.layouts] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_history_names_documents_only_where_they_were_read(score):
+    text = rows(3, 1, 7)
+    entry = prune(checkpoint("llama"), text, heads=3, score=score, compensate=False).history[-1]
+    read = score not in ("magnitude", "random")
+    assert entry["documents"] == (list(text.documents) if read else [])
+    assert (entry["tokens"], entry["length"]) == ((21, 7) if read else (0, None))

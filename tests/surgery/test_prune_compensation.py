@@ -130,6 +130,12 @@ def test_too_little_calibration_is_refused_with_how_much_is_needed():
     # With scores still to come the heads that stay are not known, and all of a layer are asked for.
     with pytest.raises(UserError, match="for 60 dimensions"):
         prune(model, text, heads=3)
+    # Without the document of two rows there are seven tokens to fit to, for thirty unknowns.
+    uneven = Rows(text.tokens, (0, 0, 1), ("a", "b"))
+    with pytest.raises(UserError, match=r"at least 90 tokens of calibration for 30 dimensions .*, got 21"):
+        prune(model, uneven, keep={1: [0, 1, 2]})
+    just_enough = rows(2, 1, 30)
+    assert prune(model, just_enough, keep={1: [0, 1, 2]}).history[-1]["compensated"]
     one = Rows(text.tokens, (0, 0, 0), ("a",))
     with pytest.raises(UserError, match="calibration rows of at least 2 documents"):
         prune(model, one, keep={1: [0, 1, 2]})

@@ -13,9 +13,9 @@ from headwise.intervals import bootstrap_interval
 from headwise.models.questions import document_losses
 from headwise.models.weights import heads_of, replace_heads
 from headwise.report.prune_figure import _compose, draw_curve
-from headwise.surgery.prune_curve import prune_curve
-from headwise.surgery.prune_scores import UnitScores, score_units
-from headwise.surgery.prune_units import check_keep, choose, possible_counts
+from headwise.surgery.pruning.curve import prune_curve
+from headwise.surgery.pruning.scores import UnitScores, score_units
+from headwise.surgery.pruning.units import check_keep, choose, possible_counts
 from tests.surgery.pruning import checkpoint, rows
 
 TEXT, OTHER = rows(5, 2, 11, seed=3), rows(3, 2, 11, seed=4)
@@ -152,3 +152,25 @@ def test_the_picture_is_the_same_each_time(tmp_path):
 def test_what_makes_no_curve_is_refused(options, told):
     with pytest.raises(UserError, match=told):
         prune_curve(checkpoint("llama"), TEXT, **{"calibration": OTHER} | options)
+
+
+def test_random_heads_are_drawn_by_the_seed_and_no_others():
+    model = checkpoint("gpt2")
+    for seed in (3, 4):
+        options = {"score": "magnitude", "unit": "head", "points": 1, "most": 0.4, "orders": ("random",), "seed": seed}
+        curve = prune_curve(model, TEXT, **options)
+        drawn = score_units(model, score="random", unit="head", seed=seed).values
+        wanted = choose(model.layouts, drawn, "head", 6, uniform=False)
+        assert curve.heads["random"] == tuple((layer, head) for layer in sorted(wanted) for head in wanted[layer])
+
+
+def test_masks_and_intervals_are_drawn_by_the_seed():
+    model = checkpoint("bert")
+    curve = prune_curve(model, TEXT, score="magnitude", unit="head", points=1, most=0.2, orders=("fixed",), seed=3)
+    (row,) = curve.table.itertuples()
+    whole = document_losses(model, TEXT, seed=3)
+    assert curve.baseline == pytest.approx(whole.mean())
+    with model.ablate(curve.heads["fixed"]):
+        delta = document_losses(model, TEXT, seed=3) - whole
+    assert row.delta == pytest.approx(delta.mean(), abs=1e-6)
+    assert (row.low, row.high) == pytest.approx(tuple(map(float, bootstrap_interval(delta, 3))), abs=1e-6)

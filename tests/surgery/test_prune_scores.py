@@ -13,8 +13,8 @@ from headwise.models.losses import row_losses
 from headwise.models.questions import ask_rows, by_document, document_losses
 from headwise.models.weights import heads_of, replace_heads
 from headwise.surgery.prune import prune
-from headwise.surgery.prune_scores import ablated_losses, score_units
-from headwise.surgery.prune_units import units_of
+from headwise.surgery.pruning.scores import ablated_losses, score_units
+from headwise.surgery.pruning.units import units_of
 from tests.surgery.pruning import checkpoint, rows
 
 NAMES = ["llama", "gpt2", "bert"]
@@ -123,6 +123,14 @@ def test_a_planted_group_that_does_nothing_is_found_first(score, where):
     if score != "ablation":  # there another group may even do harm, and goes first
         removed = prune(model, text, heads=3, score=score, compensate=False).history[-1]["removed"]
         assert removed == {"1": [0, 1, 2]}
+
+
+def test_the_seed_draws_the_interval_over_documents():
+    model, text = checkpoint("llama"), rows(5, 2, 7)
+    first, again, other = (score_units(model, text, score="contribution", seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(first.values, other.values)
+    assert np.array_equal(first.low, again.low)
+    assert not np.array_equal(first.low, other.low)
 
 
 def test_sets_of_heads_are_zeroed_together_and_documents_are_told_apart():

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import UserError
-from headwise.surgery.uptrain_head import LanguageHead
-from headwise.surgery.uptrain_loss import Target, head_losses, judge
-from headwise.surgery.uptrain_schedule import learning_rate
+from headwise.surgery.training.head import LanguageHead
+from headwise.surgery.training.loss import Target, head_losses, judge
+from headwise.surgery.training.schedule import learning_rate
 from tests.helpers.compare import assert_same
 from tests.models import tiny
 from tests.surgery.uptrain_models import built

@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from headwise.errors import UserError
+from headwise.models import Checkpoint
+from headwise.models.weights import copy_of
 from headwise.surgery.uptrain import Uptrained, uptrain
 from tests.surgery.uptrain_models import BATCH, FAST, LENGTH, open_pair, save
 from tests.surgery.uptrain_worker import Stop, StopAfter
@@ -59,7 +63,7 @@ def test_wherever_it_is_broken_off_the_numbers_stay_the_same(folder, tmp_path, u
 
 def test_a_finished_training_is_read_back(folder, tmp_path, unbroken, monkeypatch):
     first = train(folder, partial=tmp_path / "p")
-    monkeypatch.setattr("headwise.surgery.uptrain_loop.Training._step", None)
+    monkeypatch.setattr("headwise.surgery.training.loop.Training._step", None)
     again = train(folder, partial=tmp_path / "p")
     same(again, unbroken)
     assert again.record["seconds"] == first.record["seconds"]
@@ -90,6 +94,27 @@ def test_other_settings_are_refused_and_replace_it_on_request(folder, tmp_path, 
     same(train(folder, partial=tmp_path / "p", overwrite=True), unbroken)
 
 
+def changed(checkpoint: Checkpoint) -> Checkpoint:
+    other = copy_of(checkpoint)
+    with torch.no_grad():
+        next(other.model.parameters()).add_(1)
+    return other
+
+
+def test_another_model_or_text_is_told_by_its_name(folder, tmp_path):
+    with contextlib.suppress(Stop):
+        train(folder, partial=tmp_path / "p", progress=StopAfter(5))
+    student, teacher, documents = open_pair(folder)
+    others = {
+        "student": (changed(student), teacher, documents),
+        "teacher": (student, changed(teacher), documents),
+        "documents": (student, teacher, replace(documents, working=documents.working[::-1])),
+    }
+    for what, given in others.items():
+        with pytest.raises(UserError, match=rf"other settings \({what}\) lies there"):
+            uptrain(*given, STEPS * BATCH * LENGTH, control=True, partial=tmp_path / "p", **SETTINGS)
+
+
 class _Slow(StopAfter):
     """Gives the one who kills the time to do it."""
 
@@ -101,7 +126,5 @@ class _Slow(StopAfter):
 
 
 if __name__ == "__main__":
-    import torch
-
     torch.set_num_threads(1)
     train(Path(sys.argv[1]), partial=Path(sys.argv[2]), progress=_Slow())

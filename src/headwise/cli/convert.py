@@ -17,7 +17,7 @@ _COUNTS = {"kv_heads": "KV heads", "parameters": "parameters"}
 def convert(
     model: Annotated[str, typer.Argument(help="A local folder, a hub id, a .gguf file, or demo.", metavar="MODEL")],
     out: Annotated[
-        Path, typer.Option("--out", help="The folder to write; an existing one is refused without --overwrite.")
+        Path, typer.Option("--out", help="The folder to write; one with content is refused without --overwrite.")
     ],
     kv_heads: Annotated[
         int | None, typer.Option("--kv-heads", help="KV heads of each layer, a divisor of what it has.", metavar="N")
@@ -108,7 +108,8 @@ def _show(record: dict[str, Any]) -> None:
     if any("merged" in layer for layer in record["layers"]):
         console.print(_layers(record))
     counts = [(words, record[name]) for name, words in _COUNTS.items() if name in record]
-    console.print(totals_table(counts, record["cache_bytes_per_token"], record["loss"]))
+    cache = record["cache_bytes_per_token"], record["cache_dtype"]
+    console.print(totals_table(counts, cache, record["loss"]))
     for note in record["notes"]:
         console.print(f"note: {escape(note)}")
     console.print(f"{record['seconds']:.0f} s")

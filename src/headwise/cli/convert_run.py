@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headwise.cli.documents import read_told
 from headwise.cli.progress import Bar
-from headwise.cli.reshaping import cache_bytes, paired_loss
+from headwise.cli.reshaping import cache_bytes, dtype_name, paired_loss
 from headwise.errors import UserError
 from headwise.folders import check_free
 from headwise.models import Checkpoint, load
 from headwise.models.copies import mixed_with_copies
-from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
+from headwise.models.corpus import Corpus, Rows, cut_rows
 from headwise.models.history import MANIFEST
 from headwise.models.outline import outline
 from headwise.models.weights import round_weights
 from headwise.surgery.convert import Recipe, check_convertible, check_text, convert
 from headwise.surgery.export import check_exportable, export
-from headwise.surgery.latent import check_latent, convert_to_latent
-from headwise.surgery.latent_checkpoint import LATENT, save_latent
+from headwise.surgery.mla.checkpoint import LATENT, save_latent
+from headwise.surgery.mla.convert import check_latent, convert_to_latent
+from headwise.surgery.mla.model import LatentCheckpoint
 
 __all__ = ["Request", "run_conversion"]
 
@@ -75,7 +77,7 @@ def run_conversion(request: Request) -> dict[str, Any]:
 def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
     recipe = request.recipe
     check_free(request.out, request.overwrite, kind="model", marker=MANIFEST)
-    corpus = read_corpus(request.documents)
+    corpus = read_told(request.documents)
     with Bar() as bar:
         bar.stage(f"loading {request.model}")
         checkpoint = load(request.model)
@@ -101,8 +103,10 @@ def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
         "kv_heads": [sum(layout.num_kv_heads for layout in model.layouts) for model in both],
         "parameters": [model.parameters for model in both],
         "cache_bytes_per_token": [_cache_bytes(model, checkpoint) for model in both],
+        "cache_dtype": dtype_name(checkpoint),
         "loss": loss,
         "calibration": _calibrated(request, entry),
+        "identical_left_out": corpus.identical_left_out,
         "notes": list(corpus.notes),
     }
 
@@ -123,16 +127,17 @@ def _sizes(request: Request) -> tuple[int, int]:
 
 def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
     check_free(request.out, request.overwrite, kind="model with latent attention", marker=LATENT)
-    corpus = read_corpus(request.documents)
+    corpus = read_told(request.documents)
     with Bar() as bar:
         bar.stage(f"loading {request.model}")
         checkpoint = load(request.model)
         check_latent(checkpoint, rank, rope)
         rows, held_out = _calibration(checkpoint, corpus, request), _held_out(checkpoint, corpus, request)
         converted = convert_to_latent(checkpoint, rank=rank, rope=rope, rows=rows, seed=request.seed, progress=bar)
+        round_weights(converted)
         loss = paired_loss(checkpoint, converted, held_out, request.seed, bar)
         bar.stage(f"writing {request.out}")
-        save_latent(converted, request.out, overwrite=request.overwrite)
+        save_latent(converted, request.out, overwrite=request.overwrite, dtype=checkpoint.stored_dtype)
     entry = converted.history[-1]
     return {
         "model": checkpoint.name,
@@ -141,11 +146,12 @@ def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
         **{name: entry[name] for name in ("rank", "rope", "seed")},
         "layers": [],
         "parameters": [model.parameters for model in (checkpoint, converted)],
-        # Both in the dtype in which the latent model runs and is written, which is that of the weights as opened.
-        "cache_bytes_per_token": [cache_bytes(replace(checkpoint, stored_dtype=None)), converted.cache_bytes_per_token],
+        "cache_bytes_per_token": [cache_bytes(checkpoint), _latent_bytes(converted)],
+        "cache_dtype": dtype_name(checkpoint),
         "loss": loss,
         "calibration": _calibrated(request, entry),
-        "notes": ["no stock format: only headwise.surgery.latent_checkpoint.load_latent opens it", *corpus.notes],
+        "identical_left_out": corpus.identical_left_out,
+        "notes": ["no stock format: only headwise.surgery.mla.checkpoint.load_latent opens it", *corpus.notes],
     }
 
 
@@ -167,6 +173,12 @@ def _cut(checkpoint: Checkpoint, texts: Any, request: Request, tokens: int, what
 
 def _cache_bytes(model: Checkpoint, original: Checkpoint) -> int:
     return cache_bytes(replace(model, stored_dtype=original.stored_dtype))
+
+
+def _latent_bytes(converted: LatentCheckpoint) -> int:
+    """Latents and rotary keys of one token in all layers, in the dtype of the model's files."""
+    dtype = converted.stored_dtype or converted.model.dtype
+    return sum(layout.head_dim for layout in converted.layouts) * dtype.itemsize
 
 
 def _calibrated(request: Request, entry: dict[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ def inspect(
     ] = "demo",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Show a model's layouts, how its heads are built, what was done to it, and which formats hold which layouts.
+    """Show a model's layouts and size, how its heads are built, what was done to it, and what it can become.
 
-    Weights are not read, so that size does not matter (of some mixtures of experts they are).
+    Weights are not read, so that size does not matter (of some mixtures of experts they are); a folder must have them.
 
     [bold]Examples[/bold]
 

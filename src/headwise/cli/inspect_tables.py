@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headwise.cli.inspect_history import step_words
+from headwise.surgery.layout_reach import Reach
 from headwise.surgery.layout_table import Inspection, LayerLayout
+from headwise.surgery.sharing.methods import METHODS
 
 __all__ = ["show_inspection"]
 
@@ -30,6 +33,10 @@ def show_inspection(found: Inspection) -> None:
         f"[bold]{escape(found.name)}[/bold] ({escape(found.model_type)}): {count:,} attention "
         f"layer{'s' * (count != 1)}, width {found.width:,}"
     )
+    share = found.attention_parameters / found.parameters
+    console.print(f"{found.parameters:,} parameters, {found.attention_parameters:,} of them ({share:.1%}) in attention")
+    if found.config_only:
+        console.print("Its weights are on the hub and were not looked at: all of this is from its config.")
     _show(console, "Layers", _layers_table(found.layers))
     _show(console, "Heads", _heads_table(found))
     if found.history:
@@ -40,21 +47,38 @@ def show_inspection(found: Inspection) -> None:
     _show(console, "Numbers of heads that each format holds, all layers alike", _formats_table(found))
     for form in found.holds:
         console.print(f"{form}: {_OTHERS[form]}", style="dim")
-    console.print(_as_it_is(found))
+    console.print(f"As it is, it would be saved as {found.format}.")
+    if found.reach is not None:
+        console.print(_fewer(found.reach))
+        console.print(_more(found.reach, found.layers))
 
 
-def _as_it_is(found: Inspection) -> str:
-    told = f"As it is, it would be saved as {found.format}."
-    heads = {layer.num_heads for layer in found.layers}
-    if len(heads) > 1:
-        return told
-    (number,) = heads
-    fitting = sorted({kv_heads for counts in found.holds.values() for kv_heads in counts.get(number, ())})
-    return f"{told}\nWith its {number} heads it could have {_choice(fitting)} KV heads."
+def _fewer(reach: Reach) -> str:
+    """What ``headwise convert`` makes, with the methods where not all of them make it."""
+    if not reach.fewer:
+        return f"headwise convert makes no number of KV heads of it: {escape(reach.refusal or '')}."
+    methods_of: dict[tuple[int, ...], list[str]] = {}
+    for method, numbers in reach.fewer.items():
+        methods_of.setdefault(tuple(numbers), []).append(method)
+    made = [
+        f"{_choice(numbers)} by headwise convert --kv-heads"
+        + ("" if len(methods) == len(METHODS) else f" with --method {_choice(methods)} alone")
+        for numbers, methods in methods_of.items()
+    ]
+    return f"Fewer KV heads: {'; '.join(made)}."
 
 
-def _choice(numbers: Sequence[int]) -> str:
-    *others, last = map(str, numbers)
+def _more(reach: Reach, layers: Sequence[LayerLayout]) -> str:
+    if all(layer.num_kv_heads == layer.num_heads for layer in layers):
+        return "More KV heads: none, each query head has its own."
+    degroup = "headwise.surgery.gauge.degroup"
+    if not reach.more:
+        return f"More KV heads: one for each query head by {degroup}; no number fits all layers."
+    return f"More KV heads, the same function: {_choice(reach.more)} by {degroup}."
+
+
+def _choice(names: Sequence[object]) -> str:
+    *others, last = map(str, names)
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -121,18 +145,8 @@ def _rotary(found: Inspection, layer: LayerLayout) -> str:
 def _history_table(history: Sequence[dict[str, Any]]) -> Table:
     table = _table("", "", "", words=3)
     for number, step in enumerate(history, 1):
-        settings = ", ".join(
-            f"{name} {_setting(told)}" for name, told in step.items() if name not in ("operation", "headwise")
-        )
-        table.add_row(str(number), escape(str(step.get("operation", "?"))), escape(settings))
+        table.add_row(str(number), escape(str(step.get("operation", "?"))), escape(step_words(step)))
     return table
-
-
-def _setting(told: Any) -> str:
-    if isinstance(told, list | dict):
-        return f"({len(told):,})"
-    text = " ".join(str(told).split())
-    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _formats_table(found: Inspection) -> Table:

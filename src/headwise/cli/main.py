@@ -7,6 +7,7 @@ same, and import torch and the like inside the functions that need them.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typer.core import TyperCommand
 from headwise import __version__
 from headwise.cli.errors import report_errors, split_debug
 from headwise.cli.quick import read_quickly
+from headwise.errors import UserError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -38,6 +40,39 @@ COMMANDS = {
 app = typer.Typer(
     add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
 )
+
+
+class _Once(TyperCommand):
+    """A command that refuses an option of one value that is given twice, where the last would count without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, list(args))  # first, since it shows help and tells other mistakes
+        collecting = copy.copy(self)
+        collecting.params = [_collecting(option) for option in self.params]
+        found, _, _ = collecting.make_parser(ctx).parse_args(list(args))
+        for option in filter(_is_single, self.params):
+            values = found.get(option.name) or ()
+            if len(values) > 1:
+                told = ", ".join(map(str, values))
+                raise UserError(
+                    f"{' / '.join(option.opts)}: expected once, got it {len(values)} times ({told}); keep one of them"
+                )
+        return rest
+
+
+def _is_single(option: Any) -> bool:
+    """Whether it is an option whose value the next one replaces; flags and counts say no more by being repeated."""
+    takes_value = option.param_type_name == "option" and not (option.is_flag or option.count)
+    return takes_value and not option.multiple
+
+
+def _collecting(option: Any) -> Any:
+    """The same option, which keeps all values that it is given."""
+    if not _is_single(option):
+        return option
+    kept = copy.copy(option)
+    kept.multiple = True
+    return kept
 
 
 class _LazyCommand(TyperCommand):
@@ -62,7 +97,7 @@ class _LazyCommand(TyperCommand):
         name = str(self.name)
         function = getattr(import_module(self.module), name)
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        single.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        single.command(name, cls=_Once, context_settings={"help_option_names": ["-h", "--help"]})(function)
         return typer.main.get_command(single)
 
 

@@ -18,7 +18,7 @@ __all__ = ["prune"]
 def prune(
     model: Annotated[str, typer.Argument(help="A local folder, a hub id, a .gguf file, or demo.", metavar="MODEL")],
     out: Annotated[
-        Path, typer.Option("--out", help="The folder to write; an existing one is refused without --overwrite.")
+        Path, typer.Option("--out", help="The folder to write; one with content is refused without --overwrite.")
     ],
     heads: Annotated[int | None, typer.Option("--heads", help="How many query heads to remove.", metavar="N")] = None,
     share: Annotated[
@@ -102,7 +102,9 @@ def _show(result: Result, request: Request, seconds: float) -> None:
     console.print(_layers(record))
     kinds = {"query heads": "heads", "KV heads": "kv_heads", "parameters": "parameters"}
     counts = [(name, record[kind]) for name, kind in kinds.items()]
-    console.print(totals_table(counts, record["cache_bytes_per_token"], record["loss"]))
+    counted = record["cache_bytes_per_token"]
+    cache = None if counted is None else (counted, record["cache_dtype"])
+    console.print(totals_table(counts, cache, record["loss"]))
     for note in record["notes"]:
         console.print(f"note: {escape(note)}")
     console.print(f"{seconds:.0f} s")

@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from headwise.cli.documents import read_told
 from headwise.cli.progress import Bar
-from headwise.cli.reshaping import cache_bytes, paired_loss
+from headwise.cli.reshaping import cache_bytes, dtype_name, paired_loss
 from headwise.errors import UserError
 from headwise.folders import check_free, written_beside
 from headwise.layout import HeadLayout
 from headwise.models import Checkpoint, load
-from headwise.models.corpus import Corpus, Rows, cut_rows, read_corpus
+from headwise.models.corpus import Corpus, Rows, cut_rows
 from headwise.models.documents import Text
 from headwise.models.history import MANIFEST
 from headwise.models.questions import check_objective
 from headwise.models.weights import kind_of, round_weights
-from headwise.surgery.compensate import check_rows
 from headwise.surgery.export import check_exportable, export
 from headwise.surgery.formats import NotHeldError, best_format, config_for
 from headwise.surgery.prune import prune
-from headwise.surgery.prune_curve import Curve, prune_curve
-from headwise.surgery.prune_scores import SCORES, UnitScores, check_score, score_units
-from headwise.surgery.prune_units import (
+from headwise.surgery.pruning.compensate import check_rows
+from headwise.surgery.pruning.curve import Curve, prune_curve
+from headwise.surgery.pruning.scores import SCORES, UnitScores, check_score, score_units
+from headwise.surgery.pruning.units import (
     Unit,
     check_amount,
     check_unit,
@@ -85,7 +86,7 @@ def run_pruning(request: Request) -> Result:
         raise UserError(f"prune: expected a score out of {', '.join(SCORES)}, got {request.score!r}")
     check_amount(request.heads, request.share)
     check_free(request.out, request.overwrite, kind="model", marker=MANIFEST)
-    corpus = read_corpus(request.documents)
+    corpus = read_told(request.documents)
     with Bar() as bar:
         bar.stage(f"loading {request.model}")
         checkpoint = load(request.model)
@@ -102,7 +103,7 @@ def run_pruning(request: Request) -> Result:
         loss = paired_loss(checkpoint, pruned, held_out, request.seed, bar) if checkpoint.objective else None
         bar.stage(f"writing {request.out}")
         _write(pruned, curve, request, checkpoint.name)
-    return Result(pruned, _record(checkpoint, pruned, request, loss, corpus.notes))
+    return Result(pruned, _record(checkpoint, pruned, request, loss, corpus))
 
 
 def _check(checkpoint: Checkpoint, request: Request) -> int:
@@ -155,7 +156,7 @@ def _write(pruned: Checkpoint, curve: Curve | None, request: Request, name: str)
 
 
 def _record(
-    checkpoint: Checkpoint, pruned: Checkpoint, request: Request, loss: dict[str, Any] | None, notes: Sequence[str]
+    checkpoint: Checkpoint, pruned: Checkpoint, request: Request, loss: dict[str, Any] | None, corpus: Corpus
 ) -> dict[str, Any]:
     entry = pruned.history[-1]
     both = (checkpoint, pruned)
@@ -172,10 +173,12 @@ def _record(
         "kv_heads": [sum(layout.num_kv_heads for layout in model.layouts) for model in both],
         "parameters": [model.parameters for model in both],
         "cache_bytes_per_token": [cache_bytes(model) for model in both] if checkpoint.causal else None,
+        "cache_dtype": dtype_name(checkpoint) if checkpoint.causal else None,
         "loss": loss,
         "layers": [_layer(layer, old, new, entry) for layer, (old, new) in enumerate(_pairs(checkpoint, pruned))],
         "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
-        "notes": [*_uniform_notes(checkpoint, pruned, request), *notes],
+        "identical_left_out": corpus.identical_left_out,
+        "notes": [*_uniform_notes(checkpoint, pruned, request), *corpus.notes],
     }
 
 

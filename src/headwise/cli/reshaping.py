@@ -9,7 +9,7 @@ from headwise.cli.progress import Bar
 from headwise.cli.signs import signed
 from headwise.models import Checkpoint
 
-__all__ = ["cache_bytes", "paired_loss", "totals_table"]
+__all__ = ["cache_bytes", "dtype_name", "paired_loss", "totals_table"]
 
 _INTERVAL = ("low", "difference", "high")
 
@@ -45,8 +45,13 @@ def cache_bytes(checkpoint: Checkpoint) -> int:
     return sum(layout.num_kv_heads * (layout.head_dim + layout.value_dim) * size for layout in checkpoint.layouts)
 
 
-def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int] | None, loss: Any) -> Any:
-    """A rich table of counts before and after, cache bytes per token, and the loss."""
+def dtype_name(checkpoint: Checkpoint) -> str:
+    """The dtype that :func:`cache_bytes` counts in."""
+    return str(checkpoint.stored_dtype or checkpoint.model.dtype).removeprefix("torch.")
+
+
+def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: tuple[Sequence[int], str] | None, loss: Any) -> Any:
+    """A rich table of counts before and after, cache bytes per token with the dtype they are in, and the loss."""
     from rich.table import Table
 
     from headwise.plan.units import bytes_text
@@ -58,8 +63,8 @@ def totals_table(rows: Sequence[tuple[str, Sequence[int]]], cache: Sequence[int]
     for name, counts in rows:
         table.add_row(name, *_count_row(counts))
     if cache is not None:
-        before, after = cache
-        table.add_row("cache per token", bytes_text(before), bytes_text(after), _relative(before, after))
+        (before, after), dtype = cache
+        table.add_row(f"cache per token ({dtype})", bytes_text(before), bytes_text(after), _relative(before, after))
     if loss is not None:
         low, middle, high = (None if loss[key] is None else signed(loss[key], "+.3f") for key in _INTERVAL)
         told = f"{middle}" if low is None else f"{middle} ({low} to {high})"

@@ -21,7 +21,7 @@ def study(
         str, typer.Argument(help="A local folder, a hub id, a .gguf file, or demo.", metavar="MODEL")
     ] = "demo",
     out: Annotated[
-        Path, typer.Option("--out", help="The folder to write; an existing one is refused without --overwrite.")
+        Path, typer.Option("--out", help="The folder to write; one with content is refused without --overwrite.")
     ] = Path("study"),
     documents: Annotated[
         Path | None,
@@ -91,9 +91,11 @@ def study(
 
 
 def _run(model: str, out: Path, documents: Path | None, settings: Settings, overwrite: bool) -> Study:
+    from headwise.cli.documents import tell_identical
     from headwise.cli.progress import Bar
     from headwise.folders import check_free
     from headwise.models import load
+    from headwise.models.documents import without_identical
     from headwise.report import write_report
     from headwise.study import read_documents, study
 
@@ -101,6 +103,10 @@ def _run(model: str, out: Path, documents: Path | None, settings: Settings, over
     check_free(out, overwrite)
     texts = read_documents(documents)
     source = str(documents) if documents else "pydoc_data.topics, the help texts of Python"
+    if documents is not None:  # the topics stay as they are: which ones a seed draws must not change
+        texts, left_out = without_identical(texts)
+        tell_identical(left_out, documents)
+        source += f", {left_out:,} identical left out" if left_out else ""
     with Bar() as bar:
         bar.stage(
             f"loading {model}" + (" (the first time also converting it)" if model.endswith((".gguf", "demo")) else "")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from headwise.surgery.training.settings import Settings
     from headwise.surgery.uptrain import Uptrained
-    from headwise.surgery.uptrain_settings import Settings
 
 __all__ = ["uptrain"]
 
@@ -24,7 +24,7 @@ def uptrain(
     teacher: Annotated[str, typer.Option("--teacher", metavar="MODEL", help="The model that it was made from.")],
     tokens: Annotated[int, typer.Option("--tokens", help="To train on; rounded up to whole batches.")],
     out: Annotated[
-        Path, typer.Option("--out", help="The folder to write; an existing one is refused without --overwrite.")
+        Path, typer.Option("--out", help="The folder to write; one with content is refused without --overwrite.")
     ],
     params: Annotated[str, typer.Option("--params", help="Weights to train: attention or all.")] = "attention",
     loss: Annotated[
@@ -76,7 +76,7 @@ def uptrain(
     torchrun --nproc-per-node 8 -m headwise.cli.main uptrain ./smaller --teacher org/name --tokens 10000000 --out new
     """
     from headwise.cli.start import prepare
-    from headwise.surgery.uptrain_settings import Settings
+    from headwise.surgery.training.settings import Settings
 
     settings = Settings(
         tokens=tokens, params=params, loss=loss, rate=rate, batch=batch, length=length, at_once=at_once,
@@ -110,7 +110,7 @@ def _partial(out: Path, overwrite: bool) -> Path:
 
 def _first() -> bool:
     """Whether this process writes and prints; ``torchrun`` numbers those that it starts, and so do others."""
-    from headwise.surgery.uptrain_ranks import launched
+    from headwise.surgery.training.ranks import launched
 
     return not launched() or os.environ.get("RANK", "0") == "0"
 
@@ -124,6 +124,7 @@ def _run(
 ) -> Uptrained:
     from contextlib import nullcontext
 
+    from headwise.cli.documents import tell_identical
     from headwise.cli.progress import Bar
     from headwise.models import load
     from headwise.models.corpus import read_corpus
@@ -133,6 +134,8 @@ def _run(
 
     control, engine, overwrite = options
     corpus = read_corpus(documents)  # refused, if it must be, before the models are loaded
+    if _first():
+        tell_identical(corpus.identical_left_out, documents)
     with Bar() if _first() else nullcontext(Silent()) as bar:
         bar.stage(f"loading {' and '.join(models)}")
         student, teacher = map(load, models)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headwise.bench.verification.limits import Shortfall
     from headwise.bench.verification.result import Verification
     from headwise.bench.verification.settings import Settings
+    from headwise.bench.verification.texts import NamedCorpus
 
 __all__ = ["verify"]
 
@@ -83,9 +84,10 @@ def verify(
     from headwise.bench.verification.limits import Limits, find_shortfalls
 
     limits = Limits(max_loss_increase, min_agreement, max_kl)
-    result = _run(first, second, documents or [], settings, dtype)
+    corpora = _corpora(documents or [])
+    result = _run(first, second, corpora, settings, dtype)
     shortfalls = find_shortfalls(result, limits)
-    _tell(result, limits, shortfalls, as_json)
+    _tell(result, corpora, limits, shortfalls, as_json)
     if figure is not None:  # last, since nothing that goes wrong with it may lose what was measured
         from headwise.report.verify_figure import draw_verification
 
@@ -126,15 +128,23 @@ def _check_words(dtype: str, figure: Path | None) -> None:
         check_figure(figure)
 
 
-def _run(first: str, second: str, documents: list[Path], settings: Settings, dtype: str) -> Verification:
+def _corpora(documents: list[Path]) -> list[NamedCorpus]:
+    from headwise.bench.verification.texts import read_corpora
+    from headwise.cli.documents import tell_identical
+
+    corpora = read_corpora(documents)
+    for named in corpora if documents else []:
+        tell_identical(named.corpus.identical_left_out, named.name)
+    return corpora
+
+
+def _run(first: str, second: str, corpora: list[NamedCorpus], settings: Settings, dtype: str) -> Verification:
     import torch
 
-    from headwise.bench.verification.texts import read_corpora
     from headwise.bench.verify import verify
     from headwise.cli.progress import Bar
     from headwise.models import load
 
-    corpora = read_corpora(documents)
     with Bar() as bar:
         models = []
         for source in (first, second):
@@ -144,10 +154,15 @@ def _run(first: str, second: str, documents: list[Path], settings: Settings, dty
         return verify(one, other, corpora, settings=settings, sources=(first, second), progress=bar)
 
 
-def _tell(result: Verification, limits: Any, shortfalls: list[Shortfall], as_json: bool) -> None:
+def _tell(
+    result: Verification, corpora: list[NamedCorpus], limits: Any, shortfalls: list[Shortfall], as_json: bool
+) -> None:
     if as_json:
+        summary = result.summary()
+        for told, named in zip(summary["corpora"], corpora, strict=True):
+            told["identical_left_out"] = named.corpus.identical_left_out
         checks = {"limits": vars(limits), "shortfalls": [each.record() for each in shortfalls]}
-        typer.echo(json.dumps(result.summary() | checks, allow_nan=False))
+        typer.echo(json.dumps(summary | checks, allow_nan=False))
     else:
         from headwise.cli.verify_tables import show_verification
 

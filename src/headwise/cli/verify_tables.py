@@ -85,7 +85,7 @@ def _sections(result: Verification) -> Iterator[_Section]:
         yield f"copying random tokens, {len(result.copying.each.kl)} samples, {guessing}", _copying_rows(result.copying)
     if result.decoding is not None:
         yield "decoding with a cache against reading at once", _decoding_rows(result)
-    yield "memory", _memory_rows(result)
+    yield _memory_title(result), _memory_rows(result)
     for phase, timings in groupby(result.timings, key=lambda timing: timing.phase):
         rows = [("", "median", "median", "paired ratio (quartiles)")]
         for timing in timings:
@@ -121,6 +121,14 @@ def _decoding_rows(result: Verification) -> list[_Row]:
     first, second = (f"{each.largest:.2g}" for each in result.decoding)
     agrees = all(each.agrees for each in result.decoding)
     return [("|change of a logit|, max", first, second, "only rounding" if agrees else "more than rounding")]
+
+
+def _memory_title(result: Verification) -> str:
+    """With the dtype that the cache is counted in, which need not be that of the files: verify opens both alike."""
+    if result.cache is None:
+        return "memory"
+    first, second = (each.dtype for each in result.cache)
+    return f"memory, cache in {first}" if first == second else f"memory, cache of A in {first}, of B in {second}"
 
 
 def _memory_rows(result: Verification) -> list[_Row]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import UserError
-from headwise.models.documents import Text, read_documents, special_tokens
+from headwise.models.documents import Text, read_documents, special_tokens, without_identical
 
 __all__ = ["Corpus", "Rows", "cut_rows", "fingerprint", "read_corpus", "split_documents"]
 
@@ -34,11 +34,14 @@ class Corpus:
         working: to calibrate and to train on.
         held_out: to measure on.
         notes: what a reader of the results must know of the division.
+        identical_left_out: how many documents (or parts, where parts count as documents) are on neither side, since
+            another one has the same text.
     """
 
     working: tuple[Text, ...]
     held_out: tuple[Text, ...]
     notes: tuple[str, ...] = ()
+    identical_left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,24 +79,27 @@ def read_corpus(path: str | Path | None) -> Corpus:
 def split_documents(texts: Sequence[Text]) -> Corpus:
     """Hold out a quarter of the documents, chosen by their text alone.
 
-    Fewer than a dozen documents are cut into parts of 12,000 characters, which are divided like documents.
+    Of documents with the same text one is kept, which must not stand on both sides. Fewer than a dozen documents are
+    cut into parts of 12,000 characters, which are divided like documents.
 
     Raises:
         UserError: too little text for two parts.
     """
     notes: tuple[str, ...] = ()
+    texts, left_out = without_identical(texts)
     if len(texts) < _FEW:
         notes = (
             f"only {len(texts)} document(s): parts of 12,000 characters count as documents, some of them held "
             "out, so the intervals tell nothing about other documents",
         )
-        texts = [part for text in texts for part in _parts(text)]
-    unlike = {fingerprint(text): text for text in texts}  # the same document twice must not stand on both sides
+        texts, identical_parts = without_identical([part for text in texts for part in _parts(text)])
+        left_out += identical_parts
+    unlike = {fingerprint(text): text for text in texts}
     ordered = sorted(unlike)
     if len(ordered) < 2:
         raise UserError(
             f"documents: expected enough text to hold a part of it out ({2 * _PART:,} characters), got "
-            f"{sum(len(text.text) for text in unlike.values()):,}"
+            f"{sum(len(text.text) for text in texts):,}{f' ({left_out:,} identical left out)' if left_out else ''}"
         )
     held_out = {name for name in ordered if int(name, 16) % _HELD_OUT == 0} or {ordered[0]}
     if len(held_out) == len(ordered):
@@ -102,6 +108,7 @@ def split_documents(texts: Sequence[Text]) -> Corpus:
         tuple(unlike[name] for name in ordered if name not in held_out),
         tuple(unlike[name] for name in ordered if name in held_out),
         notes,
+        left_out,
     )
 
 

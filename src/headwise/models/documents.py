@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,14 @@ def _read_jsonl(file: Path) -> Iterator[Text]:
         if not isinstance(text, str):
             raise UserError(f'{file}, line {number}: expected an object with a string under "text"')
         yield Text(f"line {number}", text)
+
+
+def without_identical(texts: Sequence[Text]) -> tuple[list[Text], int]:
+    """Every text once, as it came first, and how many were left out because an earlier one says the same."""
+    first: dict[str, Text] = {}
+    for text in texts:
+        first.setdefault(text.text, text)
+    return list(first.values()), len(texts) - len(first)
 
 
 def cut_pieces(texts: list[Text], tokenizer: Any, count: int, length: int, seed: int) -> tuple[list[Piece], list[str]]:

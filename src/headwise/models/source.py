@@ -101,7 +101,7 @@ def _check_folder(folder: Path) -> None:
         if (folder / _LATENT).is_file():
             raise UserError(
                 f"{folder}: expected a Hugging Face model folder, got a model with latent attention (it has no "
-                "config.json); open it with headwise.surgery.latent_checkpoint.load_latent"
+                "config.json); open it with headwise.surgery.mla.checkpoint.load_latent"
             )
         inside = next(iter(sorted(folder.glob("*.gguf"))), None)
         hint = f"; give the file {inside} itself" if inside else ""

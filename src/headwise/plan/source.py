@@ -111,7 +111,7 @@ def _in_folder(folder: Path) -> Path:
     if (folder / _LATENT).exists():
         raise PlanError(
             f"{folder}: expected a model folder, got a model with latent attention; open it with "
-            "headwise.surgery.latent_checkpoint.load_latent, or plan the model that it was made from with --compare "
+            "headwise.surgery.mla.checkpoint.load_latent, or plan the model that it was made from with --compare "
             "mla:RANK+ROPE"
         )
     inside = sorted(folder.glob("*.gguf"))[:1]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwise.errors import UserError
-from headwise.report.static import CHANCE, FINDING, LINE, MUTED, STYLE, TEXT
-from headwise.surgery.prune_curve import ORDERS, Curve
+from headwise.report.picture import CHANCE, FINDING, MUTED, ORIGINAL, TEXT, make_quiet, write_picture
+from headwise.surgery.pruning.curve import ORDERS, Curve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_curve"]
 
-_COLOURS = {"fixed": "#1d5a86", "greedy": FINDING, "random": CHANCE}
+_COLOURS = {"fixed": ORIGINAL, "greedy": FINDING, "random": CHANCE}
 _MARKS = {"fixed": "o", "greedy": "D", "random": "s"}
 
 
@@ -36,15 +35,7 @@ def draw_curve(curve: Curve, path: Path, *, name: str) -> Path:
     Raises:
         UserError: it can't be written.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        picture = _compose(curve, name)
-        try:
-            picture.savefig(path, dpi=160, facecolor="white")
-        except OSError as error:
-            raise UserError(f"prune: can't write {path} ({error.strerror}); give another --out") from error
-    return path
+    return write_picture(lambda: _compose(curve, name), path, "prune")
 
 
 def _compose(curve: Curve, name: str) -> Figure:
@@ -64,7 +55,7 @@ def _compose(curve: Curve, name: str) -> Figure:
         axes.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
         axes.set_xlabel("query heads removed")
         axes.set_xlim(left=0)
-        _quiet(axes)
+        make_quiet(axes)
     _draw_legend(picture, curve)
     count = len(curve.documents)
     documents = f"{count} held-out document{'s' * (count != 1)}"
@@ -95,12 +86,3 @@ def _draw_legend(picture: Figure, curve: Curve) -> None:
     picture.legend(
         marks, [words[order] for order in shown], loc="outside lower left", ncols=3, frameon=False, fontsize=8
     )
-
-
-def _quiet(axes: Axes) -> None:
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.grid(color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=8, colors=MUTED)
-    axes.xaxis.label.set(color=MUTED, fontsize=8)

@@ -7,10 +7,19 @@ same layers, blue for how much. The same study always gives the same file.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headwise.errors import UserError
 from headwise.report.folder import Study, read_study
+from headwise.report.picture import (
+    CHANCE,
+    FINDING,
+    MUTED,
+    QUANTITY,
+    TEXT,
+    check_picture,
+    make_quiet,
+    write_picture,
+)
 from headwise.report.summary import joint_leaders, lead_score, score_results, telling_task
 from headwise.report.words import MODES, PROBES, TASKS, label
 
@@ -22,12 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-SUFFIXES = (".png", ".svg", ".pdf")
-QUANTITY = ["#f3f4f1", "#d3e4e6", "#a3cbd7", "#68a8c4", "#3681a8", "#1d5a86", "#123a5f"]
-FINDING, CHANCE, TEXT, MUTED, LINE = "#c2500a", "#7d828a", "#1a1d21", "#5b616a", "#e2e2dc"
-# Without a fixed salt and with a date, an SVG of the same study would differ from run to run.
-STYLE: dict[Any, Any] = {"font.size": 9, "svg.hashsalt": "headwise", "svg.fonttype": "path", "text.parse_math": False}
-
 
 def draw(folder: Path, path: Path) -> Path:
     """Draw the study in `folder` into `path` and return `path`.
@@ -35,19 +38,9 @@ def draw(folder: Path, path: Path) -> Path:
     Raises:
         UserError: `folder` isn't a finished study, or `path` doesn't end in .png, .svg or .pdf.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"report: expected a figure that ends in {', '.join(SUFFIXES)}, got {path.name}")
+    check_picture(path, "report")
     study = read_study(folder)
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        picture = _compose(study)
-        metadata = {} if path.suffix.lower() == ".png" else {"Date" if path.suffix == ".svg" else "CreationDate": None}
-        try:
-            picture.savefig(path, dpi=160, metadata=metadata, facecolor="white")
-        except OSError as error:
-            raise UserError(f"report: can't write {path} ({error.strerror}); name another file") from error
-    return path
+    return write_picture(lambda: _compose(study), path, "report")
 
 
 def _compose(study: Study) -> Figure:
@@ -90,7 +83,7 @@ def _draw_grid(axes: Axes, study: Study) -> None:
     for ticks, count in ((axes.set_xticks, values.shape[1]), (axes.set_yticks, values.shape[0])):
         shown = np.arange(0, count, 1 if count <= 16 else 4)
         ticks(shown + 0.5, [str(each) for each in shown])
-    _quiet(axes)
+    make_quiet(axes, None)
     _draw_scale(axes, image, most)
 
 
@@ -132,10 +125,8 @@ def _draw_effects(panels: list[Axes], study: Study, joint: pd.DataFrame) -> None
         panel.set_yticks(range(len(order)), names)
         panel.set_ylim(len(order) - 0.4, -0.6)
         panel.axvline(0, color=CHANCE, linewidth=0.8, zorder=1)
-        panel.grid(axis="x", color=LINE, linewidth=0.6)
-        panel.set_axisbelow(True)
         panel.set_title("Zeroed" if mode == "zero" else "Replaced by their mean", fontsize=9, loc="left", color=TEXT)
-        _quiet(panel)
+        make_quiet(panel, "x")
     panels[0].tick_params(labelbottom=False)
     panels[1].set_xlabel(f"rise of the loss (nats), {TASKS.get(task, (task,))[0].lower()}")
 
@@ -167,12 +158,3 @@ def _draw_legend(picture: Figure, *, findings: bool, effects: bool) -> None:
     picture.legend(
         marks.values(), marks.keys(), loc="outside lower left", ncols=3, frameon=False, fontsize=8, handletextpad=0.2
     )
-
-
-def _quiet(axes: Axes) -> None:
-    """Numbers and data, no frame."""
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(length=0, labelsize=8, colors=MUTED)
-    axes.xaxis.label.set(color=MUTED, fontsize=8)
-    axes.yaxis.label.set(color=MUTED, fontsize=8)

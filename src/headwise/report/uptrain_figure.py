@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.errors import UserError
-from headwise.report.static import CHANCE, FINDING, LINE, MUTED, STYLE, SUFFIXES, TEXT
+from headwise.report.picture import CHANCE, FINDING, MUTED, ORIGINAL, TEXT, make_quiet, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["draw_training"]
-
-_ORIGINAL = "#1d5a86"
 
 
 def draw_training(record: Mapping[str, Any], path: Path) -> Path:
@@ -27,18 +24,7 @@ def draw_training(record: Mapping[str, Any], path: Path) -> Path:
     Raises:
         UserError: ``path`` doesn't end in .png, .svg or .pdf, or can't be written.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"figure: expected a file that ends in {', '.join(SUFFIXES)}, got {path.name}")
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        picture = _compose(record)
-        metadata = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[path.suffix.lower()]
-        try:
-            picture.savefig(path, dpi=160, metadata=metadata, facecolor="white")
-        except OSError as error:
-            raise UserError(f"figure: can't write {path} ({error.strerror}); name another file") from error
-    return path
+    return write_picture(lambda: _compose(record), path, "figure")
 
 
 def _compose(record: Mapping[str, Any]) -> Figure:
@@ -53,7 +39,8 @@ def _compose(record: Mapping[str, Any]) -> Figure:
     for axes, title in ((losses, "Loss on held-out documents"), (divergences, "Divergence from the teacher")):
         axes.set_title(f"{title} (nats per token)", fontsize=9, loc="left", color=TEXT)
         axes.set_xlabel("tokens trained on")
-        _quiet(axes)
+        _count_tokens(axes)
+        make_quiet(axes, "y")
     settings = record["settings"]
     rows = f"{settings['params']} weights, loss {settings['loss']}, rate {settings['rate']:g}"
     name = f"{record['student']['name']}, trained against {record['teacher']['name']}"
@@ -64,7 +51,7 @@ def _compose(record: Mapping[str, Any]) -> Figure:
 def _draw_losses(axes: Axes, record: Mapping[str, Any]) -> None:
     _draw_curve(axes, record["curve"], "loss", FINDING, "student")
     if "control" in record:
-        _draw_curve(axes, record["control"]["curve"], "loss", _ORIGINAL, "original, trained on the same text")
+        _draw_curve(axes, record["control"]["curve"], "loss", ORIGINAL, "original, trained on the same text")
     axes.axhline(
         record["loss"]["teacher"]["value"], color=CHANCE, linewidth=1.2, linestyle=(0, (4, 3)), label="teacher"
     )
@@ -93,14 +80,8 @@ def _draw_curve(axes: Axes, curve: Sequence[Mapping[str, Any]], kind: str, colou
         axes.fill_between(tokens, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _quiet(axes: Axes) -> None:
+def _count_tokens(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.grid(axis="y", color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(length=0, labelsize=8, colors=MUTED)
-    axes.xaxis.label.set(color=MUTED, fontsize=8)

@@ -15,7 +15,7 @@ from headwise.bench.verification.quality import Quality
 from headwise.bench.verification.result import Verification
 from headwise.errors import UserError
 from headwise.plan.units import bytes_text
-from headwise.report.static import CHANCE, FINDING, LINE, MUTED, STYLE, SUFFIXES, TEXT
+from headwise.report.picture import CHANCE, FINDING, MUTED, ORIGINAL, TEXT, check_picture, make_quiet, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_figure", "draw_verification"]
 
-_COLOURS = {"A": "#1d5a86", "B": FINDING}
+_COLOURS = {"A": ORIGINAL, "B": FINDING}
 
 
 def check_figure(path: Path) -> None:
@@ -32,8 +32,7 @@ def check_figure(path: Path) -> None:
     Raises:
         UserError: ``path`` doesn't end in .png, .svg or .pdf, or lies in a folder that isn't there.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--figure: expected a file that ends in {', '.join(SUFFIXES)}, got {path.name or path}")
+    check_picture(path, "--figure")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--figure: expected an existing folder for {path.name}, got {path.parent}; make it first")
 
@@ -45,16 +44,7 @@ def draw_verification(result: Verification, path: Path) -> Path:
         UserError: ``path`` doesn't end in .png, .svg or .pdf, or can't be written.
     """
     check_figure(path)
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        picture = _compose(result)
-        metadata = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[path.suffix.lower()]
-        try:
-            picture.savefig(path, dpi=160, metadata=metadata, facecolor="white")
-        except OSError as error:
-            raise UserError(f"--figure: can't write {path} ({error.strerror}); name another file") from error
-    return path
+    return write_picture(lambda: _compose(result), path, "--figure")
 
 
 def _compose(result: Verification) -> Figure:
@@ -71,7 +61,7 @@ def _compose(result: Verification) -> Figure:
     _draw_cache(panels[2], result)
     _draw_speed(panels[3], result)
     for panel in panels:
-        _quiet(panel)
+        make_quiet(panel, "x")
     names = "    ".join(f"{label}  {_short(each.name)}" for label, each in (("A", result.a), ("B", result.b)))
     picture.suptitle(names, x=0.01, ha="left", fontsize=10, fontweight="bold", color=TEXT)
     return picture
@@ -127,7 +117,8 @@ def _draw_cache(panel: Axes, result: Verification) -> None:
     if result.cache is None:
         _title(panel, "Cache")
         return _say(panel, "not measured: no cache")
-    _title(panel, f"Cache of {result.cache[0].tokens:,} tokens, and of each further one")
+    dtypes = " and ".join(dict.fromkeys(each.dtype for each in result.cache))
+    _title(panel, f"Cache of {result.cache[0].tokens:,} tokens in {dtypes}, and each further one")
     sizes = [each.allocated for each in result.cache]
     panel.barh([0, 1], sizes, height=0.4, color=list(_COLOURS.values()))
     for line, each in enumerate(result.cache):
@@ -177,13 +168,3 @@ def _say(panel: Axes, text: str) -> None:
     panel.text(0.5, 0.5, text, transform=panel.transAxes, ha="center", va="center", color=MUTED, fontsize=8)
     panel.set_xticks([])
     panel.set_yticks([])
-
-
-def _quiet(panel: Axes) -> None:
-    """Numbers and data, no frame."""
-    for spine in panel.spines.values():
-        spine.set_visible(False)
-    panel.grid(axis="x", color=LINE, linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.tick_params(length=0, labelsize=8, colors=MUTED)
-    panel.xaxis.label.set(color=MUTED, fontsize=8)

@@ -10,114 +10,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise import __version__
-from headwise.errors import UserError
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.head_weights import HeadWeights
 from headwise.models.probes import HeadCall
-from headwise.models.questions import check_length
 from headwise.models.weights import copy_of, heads_of, kind_of, replace_heads, rotary_of
 from headwise.progress import Progress, Silent
-from headwise.surgery.fit import fit_layer, output_error
-from headwise.surgery.grouping import adjacent, choose_groups
-from headwise.surgery.methods import METHODS
 from headwise.surgery.ridge import Sums, corrected_output, fit_ridge
-from headwise.surgery.share import covariance, merge_groups
+from headwise.surgery.sharing.checks import check_convertible, check_text
+from headwise.surgery.sharing.fit import fit_layer, output_error
+from headwise.surgery.sharing.grouping import adjacent, choose_groups
+from headwise.surgery.sharing.merge import covariance, merge_groups
+from headwise.surgery.sharing.methods import METHODS
+from headwise.surgery.sharing.recipe import Recipe
 from headwise.surgery.walk import Walk
 
 __all__ = ["Recipe", "check_convertible", "check_text", "convert"]
 
 _FOLDS = 4
 _JUDGES = 8  # one document in so many judges and is not fitted
-_TOKENS_PER_UNKNOWN = 4  # fewer tell more about the text than about the model
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How heads are merged.
-
-    Attributes:
-        method: ``pca`` (default), ``aligned``, ``mean`` or ``first``, see :mod:`headwise.surgery.methods`.
-        grouping: ``chosen`` (those that lose least together) or ``adjacent``; None: chosen where there is calibration
-            text and the method is none of the baselines ``mean`` and ``first``.
-        refit: whether the output projection is fitted to the original's outputs by least squares; None: as above.
-        steps: of the fit of all four projections of a layer, 0 for none; None: 100 for ``pca``, else 0.
-        rate: of that fit, as a share of a projection's root mean square.
-        seed: of the order of rows in it.
-    """
-
-    method: str = "pca"
-    grouping: str | None = None
-    refit: bool | None = None
-    steps: int | None = None
-    rate: float = 0.02
-    seed: int = 0
-
-    def settled(self) -> Recipe:
-        """The recipe with nothing left open.
-
-        Raises:
-            UserError: an unknown name, or a number that makes no sense.
-        """
-        if self.method not in METHODS:
-            raise UserError(f"convert: expected method to be one of {', '.join(METHODS)}, got {self.method!r}")
-        if self.grouping not in (None, "chosen", "adjacent"):
-            raise UserError(f"convert: expected grouping to be chosen or adjacent, got {self.grouping!r}")
-        if (self.steps or 0) < 0 or not self.rate > 0:
-            raise UserError(f"convert: expected steps from 0 and a rate above 0, got {self.steps} and {self.rate}")
-        careful = self.method in ("pca", "aligned")
-        return replace(
-            self,
-            grouping=self.grouping or ("chosen" if careful else "adjacent"),
-            refit=careful if self.refit is None else self.refit,
-            steps=(100 if self.method == "pca" else 0) if self.steps is None else self.steps,
-        )
-
-    @property
-    def needs_text(self) -> bool:
-        """Whether there is anything to calibrate. The recipe is settled."""
-        return self.method in ("pca", "aligned") or self.grouping == "chosen" or bool(self.refit) or bool(self.steps)
-
-
-def check_convertible(checkpoint: Checkpoint, num_kv_heads: int, recipe: Recipe) -> None:
-    """Refuse what can't be converted, before any work.
-
-    Raises:
-        UserError: it can't, for the reason that the text gives.
-    """
-    packing, name = kind_of(checkpoint), checkpoint.name
-    if all(layout.num_kv_heads == num_kv_heads for layout in checkpoint.layouts):
-        raise UserError(
-            f"{name}: expected fewer KV heads than it has, got {num_kv_heads}, which every layer has already"
-        )
-    if not checkpoint.causal:
-        raise UserError(f"{name}: expected a decoder, got an encoder, which keeps no keys and values between tokens")
-    for layer, layout in enumerate(checkpoint.layouts):
-        if not 0 < num_kv_heads <= layout.num_kv_heads or layout.num_kv_heads % num_kv_heads:
-            fitting = [str(count) for count in range(1, layout.num_kv_heads + 1) if layout.num_kv_heads % count == 0]
-            raise UserError(
-                f"{name}: expected a number of KV heads that divides the {layout.num_kv_heads} of layer {layer} "
-                f"({', '.join(fitting)}), got {num_kv_heads}"
-            )
-        if rotary_of(checkpoint, layer).norms and recipe.method != "first":
-            raise UserError(
-                f"{name}: expected keys without norms for the method {recipe.method}, got {_kind(checkpoint)}, whose "
-                "keys are normalised after the projection, so that no mix of heads keeps what they compute; "
-                "only --method first is offered"
-            )
-    if not packing.shares and not (_kind(checkpoint) == "gpt2" and num_kv_heads == 1):
-        more = "; one KV head for all can be saved as gpt_bigcode" if _kind(checkpoint) == "gpt2" else ""
-        raise UserError(
-            f"{name}: expected an architecture that can share KV heads, got {_kind(checkpoint)}, which keeps "
-            f"{packing.name}{more}"
-        )
 
 
 def convert(
@@ -157,35 +75,6 @@ def convert(
         told = _Conversion(checkpoint, student, rows, num_kv_heads, recipe, progress).run()
     student.history = (*checkpoint.history, _entry(checkpoint, num_kv_heads, rows, recipe, told, started))
     return student
-
-
-def _kind(checkpoint: Checkpoint) -> str:
-    return str(checkpoint.model.config.model_type)
-
-
-def check_text(checkpoint: Checkpoint, rows: Rows | None, recipe: Recipe) -> None:
-    """Refuse calibration text that can't determine what is fitted to it.
-
-    Raises:
-        UserError: it is missing, or too short; the text says how much is needed.
-    """
-    if not recipe.needs_text:
-        return
-    width = checkpoint.model.config.hidden_size
-    unknowns = max(width, *(layout.num_heads * layout.value_dim for layout in checkpoint.layouts))
-    needed, got = _TOKENS_PER_UNKNOWN * unknowns, 0 if rows is None else rows.tokens.numel()
-    if rows is not None and got >= needed and len(rows) < 3:
-        raise UserError(
-            f"{checkpoint.name}: expected 3 rows of calibration or more, one to judge by and two to fit, got "
-            f"{len(rows)} of {rows.tokens.shape[1]} tokens; ask for shorter rows, or more tokens"
-        )
-    if rows is None or got < needed:
-        raise UserError(
-            f"{checkpoint.name}: expected at least {needed:,} tokens of calibration, "
-            f"{_TOKENS_PER_UNKNOWN} for each of the {unknowns} inputs of a projection, got {got:,}; give more text, or "
-            "use the method mean or first, which need none"
-        )
-    check_length(checkpoint, rows.tokens.shape[1])
 
 
 def _merge_blindly(student: Checkpoint, layer: int, num_kv_heads: int, recipe: Recipe) -> dict[str, Any]:

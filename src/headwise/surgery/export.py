@@ -26,7 +26,7 @@ from headwise.models.refusal import one_line
 from headwise.models.reshaped import reshaped
 from headwise.surgery.bigcode import gpt_bigcode_of, repeats_one_kv_head
 from headwise.surgery.formats import FORMATS, Format, NotHeldError, best_format, class_name, config_for
-from headwise.surgery.latent_model import LatentCheckpoint
+from headwise.surgery.mla.model import LatentCheckpoint
 
 __all__ = ["check_exportable", "export"]
 

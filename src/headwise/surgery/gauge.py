@@ -30,7 +30,7 @@ from headwise.surgery.gauge_maps import (
     reordered,
     value_bias_folded,
 )
-from headwise.surgery.pairs import split_pairs
+from headwise.surgery.sharing.pairs import split_pairs
 
 __all__ = ["degroup", "fold_value_bias", "permute", "rotate", "scramble"]
 

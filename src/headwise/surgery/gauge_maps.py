@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
-from headwise.surgery.pairs import join_pairs, split_pairs
+from headwise.surgery.sharing.pairs import join_pairs, split_pairs
 
 __all__ = [
     "GaugeMaps", "apply_maps", "degrouped", "draw_maps", "random_orthogonal", "reordered", "value_bias_folded",

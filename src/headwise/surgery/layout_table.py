@@ -14,8 +14,11 @@ from headwise.models import load
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.outline import outline
 from headwise.models.packing import PACKINGS
+from headwise.models.weight_files import check_weight_files
 from headwise.models.weights import Rotary, heads_of, kind_of, rotary_of
 from headwise.surgery.formats import FORMATS, NotHeldError, best_format, config_for
+from headwise.surgery.layout_reach import Reach, reach_of
+from headwise.surgery.training.parameters import trained_names
 
 __all__ = ["Inspection", "LayerLayout", "inspect_layouts"]
 
@@ -53,6 +56,8 @@ class Inspection:
         model_type: of its config.
         model_class: of transformers.
         width: E.
+        parameters: how many weights there are, tied ones counted once.
+        attention_parameters: how many of them attention has: projections, their biases, norms of queries and keys.
         layers: one for each attention layer.
         rotary_base: theta of the rotary embedding, or None.
         rotary_scaling: its kind, for instance ``default`` or ``llama3``, or None.
@@ -62,6 +67,8 @@ class Inspection:
         format: the one in which it can be saved as it is.
         holds: by format, the numbers of query heads up to those of now, all layers alike, and for each the numbers of
             KV heads with which the format holds them. ``headwise`` takes others layer by layer besides.
+        reach: to which other numbers of KV heads it can be brought, or None if it can't be reshaped.
+        config_only: whether its weights were not even looked for, since they are on the hub.
     """
 
     name: str
@@ -69,6 +76,8 @@ class Inspection:
     model_type: str
     model_class: str
     width: int
+    parameters: int
+    attention_parameters: int
     layers: tuple[LayerLayout, ...]
     rotary_base: float | None
     rotary_scaling: str | None
@@ -77,6 +86,8 @@ class Inspection:
     history: tuple[dict[str, Any], ...]
     format: str
     holds: dict[str, dict[int, list[int]]]
+    reach: Reach | None
+    config_only: bool
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON takes it."""
@@ -90,18 +101,22 @@ def inspect_layouts(source: str | Path) -> Inspection:
         source: as for :func:`headwise.models.load`.
 
     Raises:
-        UserError: nothing readable at ``source``.
+        UserError: nothing readable at ``source``, or a folder without all of its weights.
     """
     try:
-        checkpoint = outline(source)
+        checkpoint, read = outline(source), False
     except UserError:
         # Some architectures must run with numbers for their layers to be seen. What can't be read at all is refused
         # again, in the same words.
-        checkpoint = load(source, check=False)
-    return _inspection(checkpoint)
+        checkpoint, read = load(source, check=False), True
+    folder = Path(source).expanduser()
+    local = folder.exists() or source == "demo"
+    if folder.is_dir() and not read and source != "demo":
+        check_weight_files(folder, getattr(checkpoint.model.config, "transformers_weights", None))
+    return _inspection(checkpoint, config_only=not local and not read)
 
 
-def _inspection(checkpoint: Checkpoint) -> Inspection:
+def _inspection(checkpoint: Checkpoint, config_only: bool) -> Inspection:
     config = checkpoint.model.config
     packing, refusal = _packing(checkpoint)
     rotary = getattr(config, "rope_parameters", None) or {}
@@ -111,6 +126,8 @@ def _inspection(checkpoint: Checkpoint) -> Inspection:
         model_type=config.model_type,
         model_class=type(checkpoint.model).__name__,
         width=config.hidden_size,
+        parameters=checkpoint.parameters,
+        attention_parameters=_attention_parameters(checkpoint),
         layers=tuple(_layer(checkpoint, layer, refusal is None) for layer in range(checkpoint.num_layers)),
         rotary_base=rotary.get("rope_theta"),
         rotary_scaling=rotary.get("rope_type"),
@@ -119,7 +136,13 @@ def _inspection(checkpoint: Checkpoint) -> Inspection:
         history=checkpoint.history,
         format="stock" if refusal else best_format(config, _own(checkpoint)),
         holds={} if refusal else _held(config, checkpoint.max_heads),
+        reach=None if refusal else reach_of(checkpoint),
+        config_only=config_only,
     )
+
+
+def _attention_parameters(checkpoint: Checkpoint) -> int:
+    return sum(checkpoint.model.get_parameter(name).numel() for name in trained_names(checkpoint, "attention"))
 
 
 def _own(checkpoint: Checkpoint) -> list[tuple[int, int]]:

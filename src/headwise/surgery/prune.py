@@ -14,9 +14,9 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.weights import copy_of, kind_of, replace_heads
 from headwise.progress import Progress
-from headwise.surgery.compensate import Recovery, check_rows, remove_in_sequence, select_heads
-from headwise.surgery.prune_scores import UnitScores, check_score, score_units
-from headwise.surgery.prune_units import Keep, Unit, check_keep, choose, count_to_remove
+from headwise.surgery.pruning.compensate import Recovery, check_rows, remove_in_sequence, select_heads
+from headwise.surgery.pruning.scores import UnitScores, check_score, score_units
+from headwise.surgery.pruning.units import Keep, Unit, check_keep, choose, count_to_remove
 
 __all__ = ["prune"]
 
@@ -48,12 +48,12 @@ def prune(
         keep: query heads that stay, by layer; layers that are not named stay whole.
         heads: how many query heads go, in all layers together; must be possible exactly.
         share: or which share of them, rounded down to a multiple of what can go at once.
-        score: what decides, see :func:`headwise.surgery.prune_scores.score_units`.
+        score: what decides, see :func:`headwise.surgery.pruning.scores.score_units`.
         unit: ``group`` or ``head``.
         uniform: the same number from every layer, which stock formats need.
         scores: scores that are known already, in the place of ``score`` and ``unit``.
         compensate: fit the output projections of the heads that stay to what the removed ones did
-            (:mod:`headwise.surgery.compensate`).
+            (:mod:`headwise.surgery.pruning.compensate`).
         seed: of what a score draws.
         progress: is told what goes on.
 

@@ -20,14 +20,14 @@ from headwise.models.corpus import Corpus, Rows, cut_rows
 from headwise.models.questions import check_length
 from headwise.models.weights import copy_of
 from headwise.progress import Progress, Silent
-from headwise.surgery.uptrain_checks import check_held_out, check_pair, check_ranks, check_trainable
-from headwise.surgery.uptrain_loop import Log, Task, Teacher, Training
-from headwise.surgery.uptrain_ranks import Ranks, joined, whole
-from headwise.surgery.uptrain_results import curve_of, difference, share_closed, spread
-from headwise.surgery.uptrain_rows import question_of
-from headwise.surgery.uptrain_running import running_on
-from headwise.surgery.uptrain_settings import Settings
-from headwise.surgery.uptrain_state import State
+from headwise.surgery.training.checks import check_held_out, check_pair, check_ranks, check_trainable
+from headwise.surgery.training.loop import Log, Task, Teacher, Training
+from headwise.surgery.training.ranks import Ranks, joined, whole
+from headwise.surgery.training.results import curve_of, difference, share_closed, spread
+from headwise.surgery.training.rows import question_of
+from headwise.surgery.training.running import running_on
+from headwise.surgery.training.settings import Settings
+from headwise.surgery.training.state import State
 
 __all__ = ["Uptrained", "uptrain"]
 
@@ -74,12 +74,12 @@ def uptrain(
         tokens: how many to train on, rounded up to whole batches.
         control: also train a copy of the teacher on the same rows with the same settings, by cross entropy, since its
             divergence from itself has no gradient: what the text alone brings.
-        engine: ``ddp`` or ``fsdp`` under ``torchrun``, else ``none``; see :mod:`headwise.surgery.uptrain_ranks`.
+        engine: ``ddp`` or ``fsdp`` under ``torchrun``, else ``none``; see :mod:`headwise.surgery.training.ranks`.
         partial: a folder for states; a call that was killed goes on from there, to the same numbers, if it is repeated.
             Remove it when the result is saved.
         overwrite: drop a half-finished training with other settings in ``partial``.
         progress: is told what goes on.
-        **settings: fields of :class:`headwise.surgery.uptrain_settings.Settings`: ``params``, ``loss``, ``rate``, ...
+        **settings: fields of :class:`headwise.surgery.training.settings.Settings`: ``params``, ``loss``, ``rate``, ...
 
     Returns:
         Uptrained.
@@ -196,6 +196,7 @@ def _record(
         "tokens": tokens,
         "documents": list(rows[0].documents),
         "held_out": list(rows[1].documents),
+        "identical_left_out": documents.identical_left_out,
         "loss": {
             "start": spread(start, seed),
             "end": spread(end, seed),

@@ -18,6 +18,7 @@ __all__ = [
     "CacheBytes",
     "advance",
     "cache_bytes",
+    "cache_dtype",
     "cache_tensors",
     "can_be_filled",
     "filled_cache",
@@ -35,14 +36,16 @@ class CacheBytes:
         allocated: bytes of the memory behind its tensors, which a layer with a window may use in part only.
         used: bytes of the tensors themselves.
         each_further_token: bytes that one more token adds there: nothing for layers whose window is full by then.
+        dtype: of its tensors: the one that the model was opened in, whatever its files hold.
     """
 
     tokens: int
     allocated: int
     used: int
     each_further_token: int
+    dtype: str
 
-    def record(self) -> dict[str, int]:
+    def record(self) -> dict[str, Any]:
         """As JSON holds it."""
         return asdict(self)
 
@@ -95,7 +98,12 @@ def cache_bytes(checkpoint: Checkpoint, tokens: Tensor) -> CacheBytes:
     advance(checkpoint, cache, tokens, **last_logits_only(checkpoint))
     allocated, used = _allocated(cache), _used(cache)
     advance(checkpoint, cache, tokens[:, -1:])
-    return CacheBytes(tokens.shape[1], allocated, used, _used(cache) - used)
+    return CacheBytes(tokens.shape[1], allocated, used, _used(cache) - used, cache_dtype(cache))
+
+
+def cache_dtype(cache: Any) -> str:
+    """In which dtype a cache keeps what it keeps; several are named with a plus."""
+    return "+".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in cache_tensors(cache)}))
 
 
 def _used(cache: Any) -> int:

@@ -1,19 +1,16 @@
 """Peak memory of a model, taken in a process of its own.
 
-What counts is the most physical memory that the process has held, as the system counts it: with what the allocator
-keeps and with the pages of files, which torch's own count of its tensors leaves out. That number never falls in the
-life of a process, so each model gets a fresh one; it opens the model, fills a cache, and decodes a token.
-
-On Linux it is ``VmHWM``. ``getrusage`` would tell more: there a process inherits the peak of the one that started it.
+What counts is told in :mod:`headwise.bench.processes`: a peak never falls in the life of a process, so each model gets
+a fresh one; it opens the model, fills a cache, and decodes a token.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
+
+from headwise.bench.processes import peak_bytes, run_fresh
 
 __all__ = ["MemoryUse", "measure_memory"]
 
@@ -50,15 +47,8 @@ def measure_memory(
         The peaks, or in words why there are none.
     """
     order = {"source": source, "dtype": dtype, "batch": batch, "context": context, "threads": threads}
-    command = [sys.executable, "-m", "headwise.bench.verification.memory", json.dumps(order)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return f"the process took longer than {timeout:.0f} s"
-    if done.returncode:
-        words = done.stderr.strip().splitlines()[-1:] or [f"it ended with code {done.returncode}"]
-        return words[0]
-    return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
+    done = run_fresh("headwise.bench.verification.memory", order, timeout)
+    return done if isinstance(done, str) else MemoryUse(**done)
 
 
 def _run(source: str, dtype: str, batch: int, context: int, threads: int) -> MemoryUse:
@@ -68,28 +58,16 @@ def _run(source: str, dtype: str, batch: int, context: int, threads: int) -> Mem
     from headwise.models import load
 
     torch.set_num_threads(threads)
-    imported = _peak_bytes()
+    imported = peak_bytes()
     checkpoint = load(source, dtype=getattr(torch, dtype), check=False)
-    loaded = _peak_bytes()
+    loaded = peak_bytes()
     with torch.inference_mode():
         if checkpoint.causal:
             cache = caches.filled_cache(checkpoint, batch, context - 1, seed=0)
             caches.advance(checkpoint, cache, torch.ones(batch, 1, dtype=torch.int64))
         else:
             checkpoint.forward(torch.ones(batch, context, dtype=torch.int64))
-    return MemoryUse(imported, loaded, _peak_bytes())
-
-
-def _peak_bytes() -> int:
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return MemoryUse(imported, loaded, peak_bytes())
 
 
 if __name__ == "__main__":

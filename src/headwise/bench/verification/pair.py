@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwise.errors import UserError
 from headwise.models import Checkpoint
-from headwise.surgery.latent_model import LatentCheckpoint
+from headwise.surgery.mla.model import LatentCheckpoint
 
 __all__ = ["check_pair", "max_positions"]
 

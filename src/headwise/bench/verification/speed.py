@@ -47,6 +47,7 @@ class Timing:
         context: tokens of each.
         times: of ``a`` and ``b``.
         cache: bytes of all tensors in the cache of A and of B at this batch and context; None without one.
+        cache_dtypes: of those tensors.
     """
 
     phase: Phase
@@ -54,6 +55,7 @@ class Timing:
     context: int
     times: PairedTimes
     cache: tuple[int, int] | None = None
+    cache_dtypes: tuple[str, str] | None = None
 
     @property
     def ratio(self) -> float:
@@ -97,8 +99,13 @@ class Timing:
             "b_is_faster": self.faster,
             "rounds": self.rounds,
             "rounds_won_by_b": self.won,
-            "cache_bytes": None if self.cache is None else {"a": self.cache[0], "b": self.cache[1]},
+            "cache_bytes": _both(self.cache),
+            "cache_dtype": _both(self.cache_dtypes),
         }
+
+
+def _both(pair: tuple[Any, Any] | None) -> dict[str, Any] | None:
+    return None if pair is None else dict(zip("ab", pair, strict=True))
 
 
 def rounds_to_win(rounds: int) -> int:
@@ -204,7 +211,8 @@ def _time_decode(
         dict(zip(("a", "b"), works, strict=True)), rounds=settings.rounds, warmup=WARMUP, clock=clock
     )
     first, second = (sum(tensor.nbytes for tensor in caches.cache_tensors(cache)) for cache in filled)
-    return Timing("decode", batch, context, times, (first, second))
+    dtypes = caches.cache_dtype(filled[0]), caches.cache_dtype(filled[1])
+    return Timing("decode", batch, context, times, (first, second), dtypes)
 
 
 def _prefill(checkpoint: Checkpoint, batch: int, context: int, seed: int, progress: Progress) -> Callable[[], None]:

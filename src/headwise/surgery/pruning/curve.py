@@ -20,8 +20,8 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.corpus import Rows
 from headwise.models.questions import check_objective
 from headwise.progress import Progress, Silent
-from headwise.surgery.prune_scores import UnitScores, ablated_losses, ablation_cost, check_score, score_units
-from headwise.surgery.prune_units import Unit, check_unit, choose, possible_counts, units_of
+from headwise.surgery.pruning.scores import UnitScores, ablated_losses, ablation_cost, check_score, score_units
+from headwise.surgery.pruning.units import Unit, check_unit, choose, possible_counts, units_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model, save_file
+from torch import Tensor
 
 from headwise import __version__
 from headwise.errors import UserError
@@ -22,7 +23,7 @@ from headwise.models.interface import NAME, register
 from headwise.models.refusal import one_line
 from headwise.nn import LatentAttention, RotaryEmbedding
 from headwise.nn.rope_selected import SelectedRotaryEmbedding
-from headwise.surgery.latent_model import LatentAdapter, LatentCheckpoint, put_layer, window_of
+from headwise.surgery.mla.model import LatentAdapter, LatentCheckpoint, put_layer, window_of
 
 __all__ = ["LATENT", "load_latent", "save_latent"]
 
@@ -31,13 +32,20 @@ _WEIGHTS = "model.safetensors"
 _FORMAT = "headwise latent 1"
 
 
-def save_latent(checkpoint: LatentCheckpoint, folder: str | Path, *, overwrite: bool = False) -> Path:
+def save_latent(
+    checkpoint: LatentCheckpoint,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Path:
     """Write a converted model, to be opened by :func:`load_latent` and nothing else.
 
     Args:
         checkpoint: stays as it is.
         folder: to be written.
         overwrite: replace a folder that this function wrote before.
+        dtype: in which weights are written; without it the one that they have.
 
     Returns:
         The folder.
@@ -49,10 +57,11 @@ def save_latent(checkpoint: LatentCheckpoint, folder: str | Path, *, overwrite: 
     check_free(folder, overwrite, kind="model with latent attention", marker=LATENT)
     try:
         with written_beside(folder) as beside:
-            save_model(checkpoint.model, str(beside / _WEIGHTS))
+            written = dtype or checkpoint.model.dtype
+            save_file(_weights(checkpoint.model, written), str(beside / _WEIGHTS))
             if checkpoint.tokenizer is not None:
                 checkpoint.tokenizer.save_pretrained(beside)
-            text = json.dumps(_told(checkpoint), indent=1, allow_nan=False)
+            text = json.dumps(_told(checkpoint, written), indent=1, allow_nan=False)
             (beside / LATENT).write_text(text + "\n", encoding="utf-8")
             (beside / _WEIGHTS).chmod((beside / LATENT).stat().st_mode)  # safetensors makes files for its user alone
     except (OSError, SafetensorError) as error:
@@ -60,8 +69,16 @@ def save_latent(checkpoint: LatentCheckpoint, folder: str | Path, *, overwrite: 
     return folder
 
 
-def load_latent(folder: str | Path, *, device: str | torch.device = "cpu") -> LatentCheckpoint:
-    """Open a folder that :func:`save_latent` wrote, in the dtype that was saved.
+def load_latent(
+    folder: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+) -> LatentCheckpoint:
+    """Open a folder that :func:`save_latent` wrote.
+
+    Args:
+        folder: to be opened.
+        dtype: of the weights; float32 by default, whatever they were written in, as :func:`headwise.models.load` has
+            it.
+        device: where to put the model.
 
     Raises:
         UserError: there is none, or a part of it is missing, broken or of another format.
@@ -76,7 +93,7 @@ def load_latent(folder: str | Path, *, device: str | torch.device = "cpu") -> La
         told = json.loads((folder / LATENT).read_text(encoding="utf-8"))
         if told["format"] != _FORMAT:
             raise ValueError(f"its format is {told['format']!r}, where this version knows {_FORMAT!r}")
-        checkpoint = _built(told, folder)
+        checkpoint = _built(told, folder, dtype or torch.float32)
         load_model(checkpoint.model, str(folder / _WEIGHTS))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise UserError(
@@ -89,7 +106,15 @@ def load_latent(folder: str | Path, *, device: str | torch.device = "cpu") -> La
     return checkpoint
 
 
-def _told(checkpoint: LatentCheckpoint) -> dict[str, Any]:
+def _weights(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """As they are written: those that two names share once, and numbers without a point as they are."""
+    kept = model.state_dict().keys()  # without buffers that are computed
+    named = [*model.named_parameters(), *model.named_buffers()]
+    cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in named if name in kept}
+    return {name: tensor.detach().contiguous() for name, tensor in cast.items()}
+
+
+def _told(checkpoint: LatentCheckpoint, dtype: torch.dtype) -> dict[str, Any]:
     model = checkpoint.model
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LatentAdapter)]
     return {
@@ -99,7 +124,7 @@ def _told(checkpoint: LatentCheckpoint) -> dict[str, Any]:
         "objective": checkpoint.objective,
         "rank": model.config.kv_lora_rank,
         "rope": model.config.qk_rope_head_dim,
-        "dtype": str(model.dtype).removeprefix("torch."),
+        "dtype": str(dtype).removeprefix("torch."),
         "config": json.loads(model.config.to_json_string(use_diff=False)),
         "layers": [_told_layer(name, module.attention) for name, module in layers],
         "history": list(checkpoint.history),
@@ -116,14 +141,13 @@ def _told_layer(name: str, layer: LatentAttention) -> dict[str, Any]:
     return {"module": name, **told, "window": window_of(layer), "rotary": turns}
 
 
-def _built(told: dict[str, Any], folder: Path) -> LatentCheckpoint:
+def _built(told: dict[str, Any], folder: Path, dtype: torch.dtype) -> LatentCheckpoint:
     """The model with fresh weights."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     register()
     config = AutoConfig.for_model(**told["config"])
     make = AutoModel if told["objective"] is None else AutoModelForCausalLM
-    dtype = getattr(torch, told["dtype"])
     model = make.from_config(config, attn_implementation=NAME, dtype=dtype)
     adapters = []
     for number, layer in enumerate(told["layers"]):
@@ -133,6 +157,7 @@ def _built(told: dict[str, Any], folder: Path) -> LatentCheckpoint:
     if (folder / "tokenizer_config.json").is_file():
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     kept = {name: told[name] for name in ("rank", "rope", "name", "objective")}
+    kept["stored_dtype"] = getattr(torch, told["dtype"])
     history = tuple(told["history"])
     return LatentCheckpoint.of(model, adapters, tokenizer=tokenizer, source=str(folder), history=history, **kept)
 

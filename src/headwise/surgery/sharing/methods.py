@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from headwise.surgery.share import Group, Merged, Method, Parts
+from headwise.surgery.sharing.merge import Group, Merged, Method, Parts
 
 __all__ = ["METHODS", "aligned", "factor_cost", "first", "mean", "pair_cost", "pca"]
 

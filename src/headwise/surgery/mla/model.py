@@ -128,7 +128,7 @@ class LatentCheckpoint(Checkpoint):
             adapters: of the layers, in order.
             rank: width of the latents.
             rope: width of the rotary key.
-            **told: tokenizer, name, source, objective and history of a :class:`Checkpoint`.
+            **told: tokenizer, name, source, objective, history and stored dtype of a :class:`Checkpoint`.
         """
         model.config.model_type = KIND  # so that nothing takes its projections for those of the original
         model.config.kv_lora_rank, model.config.qk_rope_head_dim = rank, rope  # for headwise_cache

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from headwise.models.checkpoint import Checkpoint
 from headwise.models.losses import IGNORED, Question
 from headwise.models.questions import by_document
-from headwise.surgery.uptrain_head import LanguageHead
-from headwise.surgery.uptrain_loss import Target, head_losses
-from headwise.surgery.uptrain_ranks import Ranks
-from headwise.surgery.uptrain_rows import batches, part_of
+from headwise.surgery.training.head import LanguageHead
+from headwise.surgery.training.loss import Target, head_losses
+from headwise.surgery.training.ranks import Ranks
+from headwise.surgery.training.rows import batches, part_of
 
 __all__ = ["Asked", "HeldOut", "Teacher"]
 

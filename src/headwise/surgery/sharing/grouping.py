@@ -1,9 +1,7 @@
 """Which KV heads become one: those that lose least together.
 
-The cost of a group is what :func:`headwise.surgery.methods.pca` loses of its keys and of its values, each as a share of
-the layer's whole, so that neither side drowns the other.
-
-Symbols: G KV heads before, g KV heads in a group.
+The cost of a group is what :func:`headwise.surgery.sharing.methods.pca` loses of its keys and of its values, each as a
+share of the layer's whole, so that neither side drowns the other.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from torch import Tensor
 
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
-from headwise.surgery.methods import factor_cost, pair_cost
-from headwise.surgery.share import Parts, groups_of
+from headwise.surgery.sharing.merge import Parts, groups_of
+from headwise.surgery.sharing.methods import factor_cost, pair_cost
 
 __all__ = ["adjacent", "choose_groups"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headwise.intervals import bootstrap_interval
-from headwise.surgery.uptrain_loop import Log
+from headwise.surgery.training.loop import Log
 
 __all__ = ["curve_of", "difference", "share_closed", "spread"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.surgery.uptrain_head import LanguageHead
+from headwise.surgery.training.head import LanguageHead
 
 __all__ = ["CHUNK_VALUES", "Losses", "Target", "head_losses", "judge", "widened"]
 

@@ -2,10 +2,10 @@
 
 At full size this is exact: with a rotary key of all KV heads' rotary dimensions side by side, and latents that hold
 all values, grouped-query attention *is* latent attention. Below that it is a truncation
-(:mod:`headwise.surgery.latent_factors`), layer by layer, each fitted to what the converted layers before it give.
+(:mod:`headwise.surgery.mla.factors`), layer by layer, each fitted to what the converted layers before it give.
 
 The result is no stock format: its layers are :class:`headwise.nn.LatentAttention` without a norm on the latent, with
-rotary pairs of chosen frequencies. :mod:`headwise.surgery.latent_checkpoint` saves and loads it.
+rotary pairs of chosen frequencies. :mod:`headwise.surgery.mla.checkpoint` saves and loads it.
 
 Symbols: N rows, L length, E model width, H query heads, G KV heads, Dv value head dim, p rotary dims, r rank.
 """
@@ -26,9 +26,9 @@ from headwise.models.weights import Rotary, copy_of, heads_of, kind_of, rotary_o
 from headwise.nn import LatentAttention, RotaryEmbedding
 from headwise.nn.rope_selected import SelectedRotaryEmbedding
 from headwise.progress import Progress, Silent
-from headwise.surgery.latent_factors import factorise, most_dims
-from headwise.surgery.latent_model import LatentCheckpoint, put_layer
-from headwise.surgery.latent_statistics import LayerStatistics, measure_layer
+from headwise.surgery.mla.factors import factorise, most_dims
+from headwise.surgery.mla.model import LatentCheckpoint, put_layer
+from headwise.surgery.mla.statistics import LayerStatistics, measure_layer
 from headwise.surgery.walk import Walk
 
 __all__ = ["check_latent", "convert_to_latent", "latent_layer", "to_latent"]
@@ -89,6 +89,7 @@ def convert_to_latent(
         source=checkpoint.source,
         objective=checkpoint.objective,
         history=(*checkpoint.history, step),
+        stored_dtype=checkpoint.stored_dtype,
     )
 
 
@@ -130,7 +131,7 @@ def latent_layer(
         rotary: which dimensions of queries and keys are turned by position.
         rope: turns them.
         statistics: of the layer's inputs.
-        rank: r, from 1 to :func:`headwise.surgery.latent_factors.most_dims`.
+        rank: r, from 1 to :func:`headwise.surgery.mla.factors.most_dims`.
         rope_dims: p, even, from 2 to ``G`` times the rotary dims of a head.
         scale: of the scores.
         **options: soft-cap and window of :class:`headwise.nn.LatentAttention`.

@@ -10,9 +10,9 @@ from headwise.models.corpus import Corpus, Rows
 from headwise.models.history import documents_of
 from headwise.models.questions import check_objective
 from headwise.surgery.bigcode import repeats_one_kv_head
-from headwise.surgery.latent_model import LatentCheckpoint
-from headwise.surgery.uptrain_ranks import Ranks
-from headwise.surgery.uptrain_settings import Settings
+from headwise.surgery.mla.model import LatentCheckpoint
+from headwise.surgery.training.ranks import Ranks
+from headwise.surgery.training.settings import Settings
 
 __all__ = ["check_held_out", "check_pair", "check_ranks", "check_trainable"]
 

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
-from headwise.surgery.latent_statistics import LayerStatistics
-from headwise.surgery.pairs import split_pairs
+from headwise.surgery.mla.statistics import LayerStatistics
+from headwise.surgery.sharing.pairs import split_pairs
 
 __all__ = ["LatentFactors", "factorise", "most_dims"]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.folders import write_atomically
-from headwise.surgery.uptrain_ranks import Ranks, like, whole
+from headwise.surgery.training.ranks import Ranks, like, whole
 
 __all__ = ["State"]
 

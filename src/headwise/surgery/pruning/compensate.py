@@ -24,7 +24,7 @@ from headwise.models.probes import HeadCall
 from headwise.models.questions import check_length
 from headwise.models.weights import heads_of, replace_heads
 from headwise.progress import Progress, Silent
-from headwise.surgery.prune_units import kept_groups
+from headwise.surgery.pruning.units import kept_groups
 from headwise.surgery.ridge import Sums, corrected_output, fit_ridge
 from headwise.surgery.walk import Walk
 

@@ -20,13 +20,13 @@ from headwise.models.checkpoint import Checkpoint
 from headwise.models.losses import IGNORED, Question
 from headwise.models.weights import round_weights
 from headwise.progress import Progress
-from headwise.surgery.uptrain_measure import Asked, HeldOut, Teacher
-from headwise.surgery.uptrain_parameters import trained_names
-from headwise.surgery.uptrain_ranks import whole
-from headwise.surgery.uptrain_rows import batches, part_of
-from headwise.surgery.uptrain_schedule import learning_rate
-from headwise.surgery.uptrain_settings import Settings
-from headwise.surgery.uptrain_state import State
+from headwise.surgery.training.measure import Asked, HeldOut, Teacher
+from headwise.surgery.training.parameters import trained_names
+from headwise.surgery.training.ranks import whole
+from headwise.surgery.training.rows import batches, part_of
+from headwise.surgery.training.schedule import learning_rate
+from headwise.surgery.training.settings import Settings
+from headwise.surgery.training.state import State
 
 __all__ = ["Log", "Task", "Training", "step_cost"]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headwise.models.head_weights import HeadWeights
 from headwise.models.weights import Rotary
-from headwise.surgery.pairs import join_pairs, split_pairs
+from headwise.surgery.sharing.pairs import join_pairs, split_pairs
 
 __all__ = ["Group", "Merged", "Parts", "covariance", "groups_of", "merge_groups"]
 

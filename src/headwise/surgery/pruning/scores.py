@@ -23,7 +23,7 @@ from headwise.models.probes import HeadCall
 from headwise.models.questions import ask_rows, by_document, check_length, check_objective
 from headwise.models.weights import heads_of
 from headwise.progress import Progress, Silent
-from headwise.surgery.prune_units import Unit, check_unit, units_of
+from headwise.surgery.pruning.units import Unit, check_unit, units_of
 
 __all__ = ["SCORES", "UnitScores", "ablated_losses", "ablation_cost", "check_score", "score_units"]
 

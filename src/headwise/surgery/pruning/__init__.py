@@ -1,0 +1,1 @@
+"""Which heads go, what that costs, and how the others make up for it; `headwise.surgery.prune` removes them."""
