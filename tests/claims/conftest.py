@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.fixtures import demo, one_thread
+
+__all__ = ["demo", "one_thread"]
