@@ -34,6 +34,7 @@ COMMANDS = {
     "uptrain": ("headwise.cli.uptrain", "Train a reshaped model shortly against the original."),
     "verify": ("headwise.cli.verify", "Compare two models: loss, copying, cache, speed."),
     "bench": ("headwise.cli.bench", "Put head layouts side by side: cache, FLOPs, latency, memory."),
+    "experiment": ("headwise.cli.experiment", "Train small models from many seeds to answer a question."),
     "report": ("headwise.cli.report", "Turn a study into one page that opens without a network."),
     "doctor": ("headwise.cli.doctor", "Show versions, processor, memory bandwidth, what is missing."),
 }
