@@ -183,6 +183,9 @@ def test_a_tie_is_won_by_none():
     assert (equal.won, equal.faster, equal.slower) == (0, False, False)
 
 
+COPIED = "decode: with transformers' DynamicCache, which copies all keys and values at every token"
+
+
 def test_the_sentences_name_every_place_where_b_is_not_faster():
     timings = [
         timing(*(0.8, 0.9, 1.0, 1.1, 1.2, 0.99), phase="prefill", cache=False),
@@ -194,14 +197,17 @@ def test_the_sentences_name_every_place_where_b_is_not_faster():
         "won",
         "decode: B is slower at batch 8, context 4,096: paired ratio 1.30 (1.30 to 1.30), 0 of 5 rounds won; the cache "
         "is 25% of what a step of A reads",
+        COPIED,
         "faster, or slower: by a sign test over the rounds at 5 %, which takes 5 of 5 and 6 of 6 rounds won",
     ]
     assert speed_sentences(timings[2:], 300) == [
         "decode: B is faster wherever it was timed, paired ratio 0.50",
+        COPIED,
         "faster, or slower: by a sign test over the rounds at 5 %, which takes 5 of 5 rounds won",
     ]
     two = [*timings[2:], timing(*(0.6,) * 5)]
     assert speed_sentences(two, 300)[0] == "decode: B is faster wherever it was timed, paired ratios 0.50 to 0.60"
+    assert COPIED not in speed_sentences(timings[:1], 300)
     assert speed_sentences([], 300) == []
 
 

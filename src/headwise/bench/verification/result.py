@@ -154,6 +154,8 @@ def speed_sentences(timings: Sequence[Timing], weight_bytes: int) -> list[str]:
             ends = sorted({f"{timing.ratio:.2f}" for timing in rows}, key=float)
             told = f"paired ratios {ends[0]} to {ends[-1]}" if len(ends) > 1 else f"paired ratio {ends[0]}"
             said.append(f"{phase}: B is faster wherever it was timed, {told}")
+    if any(timing.phase == "decode" for timing in timings):
+        said.append("decode: with transformers' DynamicCache, which copies all keys and values at every token")
     if timings:
         needed = " and ".join(f"{rounds_to_win(rounds)} of {rounds}" for rounds in sorted({t.rounds for t in timings}))
         said.append(f"faster, or slower: by a sign test over the rounds at 5 %, which takes {needed} rounds won")
