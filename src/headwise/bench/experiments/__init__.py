@@ -51,6 +51,9 @@ ENOUGH_SEEDS = 10
 EXPERIMENTS = {
     "heads": "One head against four of the same width: memorising, several retrievals, a single one.",
     "induction": "When induction heads form in two layers, what they do, and why one layer has none.",
+    "sharing": "MHA, GQA, MQA and MLA at equal width and at equal parameters: held-out loss against cache bytes.",
+    "windows": "Local and global heads in one layer: recall from near and far against cache bytes and pairs.",
+    "pruning": "How many heads go before the loss moves, one at a time and jointly; zeroed against cut out.",
 }
 
 
