@@ -72,7 +72,7 @@ def test_the_baselines_need_no_calibration(run, tmp_path, model, texts):
         "--json", *ROWS,
     )  # fmt: skip
     told = json.loads(done.stdout)
-    assert told["calibration"] == {"tokens": 0, "length": 0, "documents": 0, "copies": 0}
+    assert told["calibration"] == {"tokens": 0, "length": 0, "documents": 0, "random_rows": 0, "copies": 0}
     assert (told["grouping"], told["refit"], told["steps"]) == ("adjacent", False, 0)
 
 
@@ -81,7 +81,7 @@ def test_the_baselines_need_no_calibration(run, tmp_path, model, texts):
     [
         ((), "convert: expected --kv-heads or --mla, got both or neither"),
         (("--kv-heads", 1, "--mla", "5+2"), "got both or neither"),
-        (("--kv-heads", 4), "expected a number of KV heads that divides the 2 of layer 0 (1, 2), got 4"),
+        (("--kv-heads", 4), "expected a number of KV heads that divides the 2 of layer 0 (1), got 4"),
         (("--kv-heads", 2), "expected fewer KV heads than it has, got 2, which every layer has already"),
         (("--kv-heads", 1, "--tokens", 600, "--length", 300), "documents: expected 600 tokens in rows of 300"),
         (("--kv-heads", 1, "--method", "median"), "expected method to be one of pca, aligned, mean, first"),

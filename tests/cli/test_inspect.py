@@ -172,7 +172,7 @@ def test_parts_that_are_missing_are_named(parts, gone, tmp_path, capsys):
     error = " ".join(captured.err.split())
     assert captured.out == ""
     assert f"got a folder without {', '.join(names[:3])}{' and 1 more' * (gone > 3)}; copy them there" in error
-    with pytest.raises(UserError, match="cannot read the weights"):
+    with pytest.raises(UserError, match="expected all parts of the weights"):
         load(folder)
 
 

@@ -190,8 +190,8 @@ def test_a_converted_model_is_measured_like_another_and_its_heads_are_not_touche
     [
         ("qwen2", "biases, which the projections of latent attention don't have"),
         ("qwen3", "normalised queries and keys, which are not linear in a latent"),
-        ("gpt2", "no decoder with rotary positions"),
-        ("bert", "no decoder with rotary positions"),
+        ("gpt2", "positions of another kind"),
+        ("bert", "an encoder"),
     ],
 )
 def test_what_is_no_latent_attention_is_refused(name, reason):

@@ -74,12 +74,12 @@ def test_the_gradient_is_clipped(pair, monkeypatch):
 
 
 def test_short_trainings_have_lower_rates_unless_one_is_asked_for():
-    assert Settings(tokens=2_048).peak == pytest.approx(1e-3 * 2_048 / 20_000)
-    assert Settings(tokens=20_000).peak == Settings(tokens=1_000_000).peak == 1e-3
+    assert Settings(tokens=2_048).peak == pytest.approx(2e-4 * 2_048 / 4_000)
+    assert Settings(tokens=4_000).peak == Settings(tokens=1_000_000).peak == 2e-4
     assert Settings(tokens=2_048, rate=2e-3).peak == 2e-3
-    begun = Settings(tokens=2_049)  # a token more, and a second batch is trained on
-    assert (begun.steps, begun.peak) == (2, pytest.approx(1e-3 * 4_096 / 20_000))
-    assert Settings(tokens=20_000).as_dict()["rate"] == 1e-3
+    begun = Settings(tokens=513, batch=2)  # a token more, and a second batch is trained on
+    assert (begun.steps, begun.peak) == (2, pytest.approx(2e-4 * 1_024 / 4_000))
+    assert Settings(tokens=20_000).as_dict()["rate"] == 2e-4
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(pair, tmp_path, monkeypatch):

@@ -25,7 +25,10 @@ def convert(
     mla: Annotated[
         str | None,
         typer.Option(
-            "--mla", help="Latent attention instead, for headwise alone, no stock format.", metavar="RANK+ROPE"
+            "--mla",
+            help="Latent attention instead: no stock format, and for load_latent in Python alone. The other commands "
+            "don't read it.",
+            metavar="RANK+ROPE",
         ),
     ] = None,
     method: Annotated[

@@ -13,7 +13,7 @@ from headwise.cli.reshaping import cache_bytes, dtype_name, paired_loss
 from headwise.errors import UserError
 from headwise.folders import check_free
 from headwise.models import Checkpoint, load
-from headwise.models.copies import mixed_with_copies
+from headwise.models.copies import is_copies, mixed_with_copies
 from headwise.models.corpus import Corpus, Rows, cut_rows
 from headwise.models.history import MANIFEST
 from headwise.models.outline import outline
@@ -25,6 +25,11 @@ from headwise.surgery.mla.convert import check_latent, convert_to_latent
 from headwise.surgery.mla.model import LatentCheckpoint
 
 __all__ = ["Request", "run_conversion"]
+
+_LATENT_ONLY = (
+    "no stock format: only headwise.surgery.mla.checkpoint.load_latent opens it, in Python; inspect, prune, uptrain "
+    "and verify don't read it"
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
         "loss": loss,
         "calibration": _calibrated(request, entry),
         "identical_left_out": corpus.identical_left_out,
-        "notes": ["no stock format: only headwise.surgery.mla.checkpoint.load_latent opens it", *corpus.notes],
+        "notes": [_LATENT_ONLY, *corpus.notes],
     }
 
 
@@ -182,6 +187,12 @@ def _latent_bytes(converted: LatentCheckpoint) -> int:
 
 
 def _calibrated(request: Request, entry: dict[str, Any]) -> dict[str, Any]:
-    """What was calibrated on; documents count rows of random tokens one by one."""
-    told: dict[str, Any] = {"tokens": entry["tokens"], "length": entry["length"]}
-    return told | {"documents": len(entry["documents"]), "copies": request.copies if entry["tokens"] else 0}
+    """What was calibrated on; rows of random tokens are no documents."""
+    random_rows = sum(is_copies(document) for document in entry["documents"])
+    return {
+        "tokens": entry["tokens"],
+        "length": entry["length"],
+        "documents": len(entry["documents"]) - random_rows,
+        "random_rows": random_rows,
+        "copies": request.copies if entry["tokens"] else 0,
+    }

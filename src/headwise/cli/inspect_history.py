@@ -11,7 +11,6 @@ __all__ = ["step_words"]
 
 Step = Mapping[str, Any]
 _LONGEST = 60
-_RANDOM = "random tokens"  # how calibration names rows that are no text
 
 
 def step_words(step: Step) -> str:
@@ -121,7 +120,9 @@ def _text(step: Step) -> str:
     """What it was calibrated or trained on."""
     if not step["tokens"]:
         return "without text"
-    rows = sum(str(document).startswith(_RANDOM) for document in step["documents"])
+    from headwise.models.copies import is_copies
+
+    rows = sum(is_copies(str(document)) for document in step["documents"])
     texts = _count(len(step["documents"]) - rows, "document")
     copies = f" and {_count(rows, 'row')} of random tokens" if rows else ""
     return f"{step['tokens']:,} tokens of {texts}{copies}"

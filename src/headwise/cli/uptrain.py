@@ -32,7 +32,7 @@ def uptrain(
     ] = "kl",
     rate: Annotated[
         float | None,
-        typer.Option("--rate", help="The highest learning rate; without it 1e-3, less for under 20,000 tokens."),
+        typer.Option("--rate", help="The highest learning rate; without it 2e-4, less for under 4,000 tokens."),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Rows in a step, over all processes.")] = 8,
     length: Annotated[int, typer.Option("--length", help="Tokens of each row.")] = 256,

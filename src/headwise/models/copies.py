@@ -16,9 +16,10 @@ from torch import Tensor
 from headwise.models.corpus import Rows
 from headwise.models.documents import special_tokens
 
-__all__ = ["drawable_tokens", "mixed_with_copies", "special_around"]
+__all__ = ["drawable_tokens", "is_copies", "mixed_with_copies", "special_around"]
 
 _SHORTEST = 8  # of a period
+_NAME = "random tokens"
 
 
 def mixed_with_copies(rows: Rows, tokenizer: Any, config: Any, *, share: float, seed: int) -> Rows:
@@ -46,8 +47,13 @@ def mixed_with_copies(rows: Rows, tokenizer: Any, config: Any, *, share: float, 
     tokens, units = torch.cat([rows.tokens, added]), (*rows.units, *range(first, first + count))
     # Spread evenly, since some of what uses the rows sets every n-th one aside.
     order = torch.randperm(len(tokens), generator=generator).tolist()
-    documents = (*rows.documents, *(f"random tokens, seed {seed}, row {row}" for row in range(count)))
+    documents = (*rows.documents, *(f"{_NAME}, seed {seed}, row {row}" for row in range(count)))
     return Rows(tokens[order], tuple(units[row] for row in order), documents)
+
+
+def is_copies(document: str) -> bool:
+    """Whether one of :attr:`Rows.documents` is the name of a row of random tokens."""
+    return document.startswith(f"{_NAME}, ")
 
 
 def _copies(pool: Tensor, length: int, generator: torch.Generator) -> list[int]:

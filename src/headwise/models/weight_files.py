@@ -9,10 +9,10 @@ from pathlib import Path
 from headwise.errors import UserError
 from headwise.models.refusal import refusing
 
-__all__ = ["check_weight_files"]
+__all__ = ["INDEX", "WHOLE", "check_weight_files"]
 
 # In the order in which transformers looks for them.
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _NAMED = 3
 
 
@@ -26,10 +26,10 @@ def check_weight_files(folder: Path, named: str | None = None) -> None:
     Raises:
         UserError: a file is missing; the text names it.
     """
-    name = named or (_WHOLE if (folder / _WHOLE).is_file() else _INDEX)
+    name = named or (WHOLE if (folder / WHOLE).is_file() else INDEX)
     if not (folder / name).is_file():
         inside = ", ".join(sorted(file.name for file in folder.glob("*.safetensors"))[:_NAMED]) or "none"
-        expected = named or f"{_WHOLE}, or in parts with {_INDEX}"
+        expected = named or f"{WHOLE}, or in parts with {INDEX}"
         raise UserError(f"{folder}: expected weights in {expected}, got {inside}; copy what is missing there")
     parts = _parts(folder / name) if name.endswith(".index.json") else []
     if missing := [part for part in parts if not (folder / part).is_file()]:

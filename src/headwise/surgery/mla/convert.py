@@ -169,8 +169,10 @@ def check_latent(checkpoint: Checkpoint, rank: int, rope: int, layers: list[int]
     for layer in range(checkpoint.num_layers) if layers is None else layers:
         weights, rotary = heads_of(checkpoint, layer), rotary_of(checkpoint, layer)
         reason = None
-        if not checkpoint.causal or rotary.style == "none":
-            reason = "no decoder with rotary positions"
+        if not checkpoint.causal:
+            reason = "an encoder"
+        elif rotary.style == "none":
+            reason = "positions of another kind"
         elif rotary.norms:
             reason = "normalised queries and keys, which are not linear in a latent"
         elif any(getattr(weights, f"{part}_bias") is not None for part in ("query", "key", "value", "output")):

@@ -29,10 +29,10 @@ def check_convertible(checkpoint: Checkpoint, num_kv_heads: int, recipe: Recipe)
         raise UserError(f"{name}: expected a decoder, got an encoder, which keeps no keys and values between tokens")
     for layer, layout in enumerate(checkpoint.layouts):
         if not 0 < num_kv_heads <= layout.num_kv_heads or layout.num_kv_heads % num_kv_heads:
-            fitting = [str(count) for count in range(1, layout.num_kv_heads + 1) if layout.num_kv_heads % count == 0]
+            fitting = [str(count) for count in range(1, layout.num_kv_heads) if layout.num_kv_heads % count == 0]
             raise UserError(
                 f"{name}: expected a number of KV heads that divides the {layout.num_kv_heads} of layer {layer} "
-                f"({', '.join(fitting)}), got {num_kv_heads}"
+                f"({', '.join(fitting) or 'it can have no fewer'}), got {num_kv_heads}"
             )
         if rotary_of(checkpoint, layer).norms and recipe.method != "first":
             raise UserError(

@@ -17,6 +17,7 @@ __all__ = ["curve_of", "difference", "share_closed", "spread"]
 
 Values = Sequence[float]
 _RESAMPLES, _TAIL = 2_000, 0.025
+_WORSE = "training made it worse"
 
 
 def spread(values: Values, seed: int) -> dict[str, float | None]:
@@ -43,13 +44,14 @@ def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict
 
     Returns:
         ``value``, ``low``, ``high`` (both None for a single document) and ``reason``: why there is no value, where the
-        loss rose, or the interval of the gap includes zero; None where there is one.
+        interval of the gap includes zero, or the loss rose; None where there is one.
     """
     gained = np.asarray(start) - np.asarray(end)
     gap = np.asarray(start) - np.asarray(teacher)
     told: dict[str, Any] = {"value": None, "low": None, "high": None, "reason": None}
-    if gained.mean() < 0:
-        return told | {"reason": _rose(-gained, seed)}
+    rose = _rose(-gained, seed) if gained.mean() < 0 else None
+    if rose and rose.startswith(_WORSE) and np.mean(end) > np.mean(teacher):
+        return told | {"reason": rose}
     low, high = bootstrap_interval(gap, seed)
     if gap.mean() <= 0 or low <= 0:
         interval = f" ({low:.3f} to {high:.3f})" if np.isfinite(low) else ""
@@ -57,11 +59,14 @@ def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict
             "reason": "no gap to close: the student's loss was not shown to be above the teacher's, the difference was "
             f"{gap.mean():.3f}{interval} nats"
         }
+    if rose:
+        return told | {"reason": rose}
     told["value"] = float(gained.mean() / gap.mean())
     if len(gap) > 1:
         draws = np.random.default_rng(seed).multinomial(len(gap), np.full(len(gap), 1 / len(gap)), size=_RESAMPLES)
         gaps = draws @ gap
-        low, high = np.quantile(((draws @ gained) / gaps)[gaps > 0], (_TAIL, 1 - _TAIL))
+        some = gaps > 0
+        low, high = np.quantile((draws @ gained)[some] / gaps[some], (_TAIL, 1 - _TAIL))
         told |= {"low": float(low), "high": float(high)}
     return told
 
@@ -70,7 +75,7 @@ def _rose(rise: np.ndarray, seed: int) -> str:
     """What to do about a loss that is higher by ``rise [D]``."""
     low, high = bootstrap_interval(rise, seed)
     interval = f" ({low:.3f} to {high:.3f})" if np.isfinite(low) else ""
-    what = "training did not lower the held-out loss" if low <= 0 else "training made it worse"
+    what = "training was not shown to change the held-out loss" if low <= 0 else _WORSE
     return f"{what}: it rose by {rise.mean():.3f}{interval} nats; train on more tokens, or with a lower --rate"
 
 
