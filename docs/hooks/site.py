@@ -1,0 +1,60 @@
+"""What the site needs beyond Markdown: links out of ``docs/``, numbers in brackets, and the roles of docstrings.
+
+The pages are read as plain files too, where a link such as ``../../tests/claims/test_masks.py`` works. The site has no
+such files, so there the path is shown as it would be typed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+__all__ = ["on_page_content", "on_page_markdown", "without_pairs", "without_roles", "without_ways_out"]
+
+_LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s#]+)(#[^)\s]*)?\)")
+_NUMBERS = re.compile(r"(\[\d+\]) (?=\[\d+\])")
+_FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
+_ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?([^<]+)</code>")
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Called by mkdocs with every page before it is rendered."""
+    return without_pairs(without_ways_out(markdown, page.file.src_uri))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs with every page once it is rendered."""
+    return without_roles(html)
+
+
+def without_ways_out(markdown: str, page: str) -> str:
+    """Markdown whose links to files outside of ``docs/`` are those paths as code; fenced blocks stay as they are.
+
+    Args:
+        markdown: the page.
+        page: its path below ``docs/``.
+    """
+    pieces = _FENCE.split(markdown)
+    pieces[::2] = [_LINK.sub(lambda link: _shown(link, page), piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def _shown(link: re.Match[str], page: str) -> str:
+    text, target = link[1], link[2]
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
+    if path.startswith("docs/"):
+        return link[0]
+    if text.startswith("test_"):  # as pytest takes it
+        return f"`{path}::{text}`"
+    return f"`{path}`" if text.strip("`") == path else f"{text} (`{path}`)"
+
+
+def without_pairs(markdown: str) -> str:
+    """Markdown in which ``[4] [5]`` are two numbers, and not a link called 4 to a place called 5."""
+    return _NUMBERS.sub(r"\1&#32;", markdown)
+
+
+def without_roles(html: str) -> str:
+    """HTML in which :func:`name` and its like link to the name, if the site documents it."""
+    return _ROLE.sub(r'<autoref optional identifier="\1"><code>\1</code></autoref>', html)
