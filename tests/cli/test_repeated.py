@@ -147,3 +147,21 @@ def test_help_and_other_mistakes_come_first(words, code, told, odd, capsys):
     captured = capsys.readouterr()
     assert told in captured.err
     assert ("Usage: headwise odd" in captured.out) is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (("9" * 5_000, "8"), f"2 times ({'9' * 59}…, 8)"),
+        (("1\n2", "3"), "2 times (1 2, 3)"),
+        (("1", "2", "3"), "3 times (1, 2, 3)"),
+        (tuple("12345"), "5 times (1, 2, 3, …)"),
+    ],
+)
+def test_long_values_are_not_told_whole(capsys, values, told):
+    """One line, whatever was typed."""
+    words = [word for value in values for word in ("--context", value)]
+    assert main(["plan", "config.json", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1

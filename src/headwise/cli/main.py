@@ -39,6 +39,8 @@ COMMANDS = {
     "doctor": ("headwise.cli.doctor", "Show versions, processor, memory bandwidth, what is missing."),
 }
 
+_SHOWN = 3  # values of an option that was repeated
+
 app = typer.Typer(
     add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
 )
@@ -55,11 +57,17 @@ class _Once(TyperCommand):
         for option in filter(_is_single, self.params):
             values = found.get(option.name) or ()
             if len(values) > 1:
-                told = ", ".join(map(str, values))
+                told = ", ".join(map(_short, values[:_SHOWN])) + (", …" if len(values) > _SHOWN else "")
                 raise UserError(
                     f"{' / '.join(option.opts)}: expected once, got it {len(values)} times ({told}); keep one of them"
                 )
         return rest
+
+
+def _short(value: object) -> str:
+    """A value on one line, and not all of a long one."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _is_single(option: Any) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_layouts"]
+__all__ = ["compose", "draw_layouts"]
 
 _OWN, _REPEATED = ORIGINAL, FINDING
 _PROJECTIONS = {

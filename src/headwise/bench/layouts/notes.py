@@ -8,7 +8,7 @@ from headwise.bench.layouts.costs import Load
 from headwise.bench.layouts.result import Ratio, Row
 from headwise.plan.units import bytes_text
 
-__all__ = ["find_notes"]
+__all__ = ["find_notes", "peak_noise"]
 
 
 def find_notes(rows: Sequence[Row], load: Load) -> list[str]:
