@@ -22,7 +22,6 @@ from headwise.surgery.convert import Recipe, check_convertible, check_text, conv
 from headwise.surgery.export import check_exportable, export
 from headwise.surgery.mla.checkpoint import LATENT, save_latent
 from headwise.surgery.mla.convert import check_latent, convert_to_latent
-from headwise.surgery.mla.model import LatentCheckpoint
 
 __all__ = ["Request", "run_conversion"]
 
@@ -151,7 +150,10 @@ def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
         **{name: entry[name] for name in ("rank", "rope", "seed")},
         "layers": [],
         "parameters": [model.parameters for model in (checkpoint, converted)],
-        "cache_bytes_per_token": [cache_bytes(checkpoint), _latent_bytes(converted)],
+        "cache_bytes_per_token": [
+            cache_bytes(checkpoint),
+            converted.cache_bytes_in(converted.stored_dtype or converted.model.dtype),
+        ],
         "cache_dtype": dtype_name(checkpoint),
         "loss": loss,
         "calibration": _calibrated(request, entry),
@@ -178,12 +180,6 @@ def _cut(checkpoint: Checkpoint, texts: Any, request: Request, tokens: int, what
 
 def _cache_bytes(model: Checkpoint, original: Checkpoint) -> int:
     return cache_bytes(replace(model, stored_dtype=original.stored_dtype))
-
-
-def _latent_bytes(converted: LatentCheckpoint) -> int:
-    """Latents and rotary keys of one token in all layers, in the dtype of the model's files."""
-    dtype = converted.stored_dtype or converted.model.dtype
-    return sum(layout.head_dim for layout in converted.layouts) * dtype.itemsize
 
 
 def _calibrated(request: Request, entry: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from headwise.errors import UserError
 from headwise.models import hub
 from headwise.models.gguf import DEMO_NAME, demo_file, folder_of
 from headwise.models.refusal import refusing
-from headwise.models.weight_files import INDEX, WHOLE, check_weight_files
+from headwise.models.weight_files import check_parts
 
 __all__ = ["Source", "find"]
 
@@ -108,8 +108,7 @@ def _check_folder(folder: Path) -> None:
         hint = f"; give the file {inside} itself" if inside else ""
         raise UserError(f"{folder}: expected a Hugging Face model folder, got one without config.json{hint}")
     if any(folder.glob("*.safetensors")):
-        if not (folder / WHOLE).is_file() and (folder / INDEX).is_file():
-            check_weight_files(folder)
+        check_parts(folder)
         return
     pickled = next((file for pattern in _PICKLES for file in sorted(folder.glob(pattern))), None)
     if pickled:

@@ -9,10 +9,10 @@ from pathlib import Path
 from headwise.errors import UserError
 from headwise.models.refusal import refusing
 
-__all__ = ["INDEX", "WHOLE", "check_weight_files"]
+__all__ = ["check_parts", "check_weight_files"]
 
 # In the order in which transformers looks for them.
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _NAMED = 3
 
 
@@ -26,18 +26,36 @@ def check_weight_files(folder: Path, named: str | None = None) -> None:
     Raises:
         UserError: a file is missing; the text names it.
     """
-    name = named or (WHOLE if (folder / WHOLE).is_file() else INDEX)
+    name = _looked_for(folder, named)
     if not (folder / name).is_file():
         inside = ", ".join(sorted(file.name for file in folder.glob("*.safetensors"))[:_NAMED]) or "none"
-        expected = named or f"{WHOLE}, or in parts with {INDEX}"
+        expected = named or f"{_WHOLE}, or in parts with {_INDEX}"
         raise UserError(f"{folder}: expected weights in {expected}, got {inside}; copy what is missing there")
-    parts = _parts(folder / name) if name.endswith(".index.json") else []
-    if missing := [part for part in parts if not (folder / part).is_file()]:
+    check_parts(folder, named)
+
+
+def check_parts(folder: Path, named: str | None = None) -> None:
+    """Refuse a folder whose weights are in parts that are not all there; one without an index passes.
+
+    Args:
+        folder, named: as for :func:`check_weight_files`.
+
+    Raises:
+        UserError: parts are missing; the text names them.
+    """
+    name = _looked_for(folder, named)
+    if not name.endswith(".index.json") or not (folder / name).is_file():
+        return
+    if missing := [part for part in _parts(folder / name) if not (folder / part).is_file()]:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         raise UserError(
             f"{folder}: expected all parts of the weights that {name} names, got a folder without "
             f"{', '.join(missing[:_NAMED])}{more}; copy them there, the download is incomplete"
         )
+
+
+def _looked_for(folder: Path, named: str | None) -> str:
+    return named or (_WHOLE if (folder / _WHOLE).is_file() else _INDEX)
 
 
 def _parts(index: Path) -> list[str]:

@@ -77,8 +77,12 @@ def device_named(name: str, threads: int | None = None) -> Device:
     return device
 
 
-def measured_here(threads: int | None = None) -> Device:
-    """This machine's processor: the median speed of reading, and of multiplying float32 matrices if torch is there.
+def measured_here(threads: int | None = None, dtype: str | None = None) -> Device:
+    """This machine's processor: the median speed of reading, and of multiplying matrices if torch is there.
+
+    Args:
+        threads: for both; None: as many as each chooses.
+        dtype: of the matrices, by torch's name for it; None: float32, and ``source`` says that others may differ.
 
     Raises:
         PlanError: the compiled part of headwise, which measures reading, is missing.
@@ -91,15 +95,16 @@ def measured_here(threads: int | None = None) -> Device:
             f"{native.status_line()}; or say it with --bandwidth"
         )
     measured = native.read_bandwidth(threads)
-    flops, how = _matrix_flops(threads)
+    flops, how = _matrix_flops(threads, dtype or "float32")
+    how += ", narrower types may be faster" if flops and dtype is None else ""
     used = "1 thread" if measured.threads == 1 else f"{measured.threads} threads"
     reads = f"median of {len(measured.seconds)} reads of {measured.bytes_read >> 20} MiB, {used}"
     source = f"measured: {reads}{how}"
     return Device("here", round(measured.median * 1e9), flops, source)
 
 
-def _matrix_flops(threads: int | None, size: int = 1_024, repeats: int = 5) -> tuple[int | None, str]:
-    """FLOPs per second of float32 matrices of ``size``, and in words how they were measured."""
+def _matrix_flops(threads: int | None, dtype: str, size: int = 1_024, repeats: int = 5) -> tuple[int | None, str]:
+    """FLOPs per second of matrices of ``size``, and in words how they were measured."""
     import statistics
     import time
 
@@ -109,7 +114,7 @@ def _matrix_flops(threads: int | None, size: int = 1_024, repeats: int = 5) -> t
         return None, "; FLOP rate unknown, torch is missing"
     if threads is not None:
         torch.set_num_threads(threads)
-    left, right = torch.ones(size, size), torch.ones(size, size)
+    left, right = (torch.ones(size, size, dtype=getattr(torch, dtype)) for _ in range(2))
     left @ right  # the first call starts threads
     seconds = []
     for _ in range(repeats):
@@ -117,5 +122,5 @@ def _matrix_flops(threads: int | None, size: int = 1_024, repeats: int = 5) -> t
         left @ right
         seconds.append(time.perf_counter() - start)
     rate = round(2 * size**3 / statistics.median(seconds))
-    how = f"; median of {repeats} products of {size} x {size} float32 matrices, narrower types may be faster"
+    how = f"; median of {repeats} products of {size} x {size} {dtype} matrices"
     return rate, how

@@ -31,8 +31,9 @@ from headwise.bench.experiments.experiment import (
     Numbers,
 )
 from headwise.bench.experiments.findings import compare, row_text
+from headwise.bench.experiments.retrieval import draw_assignments, look_up, retrieval_loss
 from headwise.bench.experiments.summary import Summary
-from headwise.bench.experiments.training import generator_of, seeded, split_of, train
+from headwise.bench.experiments.training import generator_of, parameter_count, seeded, train, train_decayed
 from headwise.nn import GroupedQueryAttention
 
 __all__ = [
@@ -164,15 +165,11 @@ class Retriever(nn.Module):
 
 def draw_rows(count: int, splits: tuple[int, ...], slots: int, generator: torch.Generator, settings: Settings) -> Rows:
     """Rows whose assignment of values to keys belongs to one of the splits."""
-    parts: list[Tensor] = []
-    while sum(map(len, parts)) < count:
-        drawn = torch.randint(settings.values, (2 * count, settings.keys), generator=generator)
-        parts.append(drawn[torch.isin(split_of(drawn), torch.tensor(splits))])
-    assignment = torch.cat(parts)[:count]
+    assignment = draw_assignments(count, splits, keys=settings.keys, values=settings.values, generator=generator)
     keys = torch.rand(count, settings.keys, generator=generator).argsort(1)
     places = torch.rand(count, settings.queries, settings.keys, generator=generator)
     asked = places.argsort(-1)[..., :slots]
-    answers = assignment.gather(1, asked.flatten(1)).view_as(asked)
+    answers = look_up(assignment, asked)
     return Rows(keys, assignment.gather(1, keys), assignment, asked, answers)
 
 
@@ -201,7 +198,7 @@ def _run_sequence(heads: int, seed: int, settings: Settings) -> Numbers:
             "train_loss": loss_on(trained).item(),
             "loss": loss_on(others).item(),
             "accuracy": correct.item(),
-            "parameters": _size(model),
+            "parameters": parameter_count(model),
         }
 
 
@@ -226,7 +223,7 @@ def _run_retrieval(heads: int, slots: int, seed: int, settings: Settings) -> Num
         "loss": loss,
         "accuracy": accuracy,
         "rate": rate,
-        "parameters": _size(model),
+        "parameters": parameter_count(model),
     }
 
 
@@ -239,14 +236,11 @@ def _train_retriever(heads: int, slots: int, rate: float, seed: int, settings: S
     def loss_of(step: int) -> Tensor:
         return _loss(model, draw_rows(settings.batch, TRAINING, slots, generator, settings))
 
-    steps = settings.steps
-    losses = train(model, loss_of, steps=steps, rate=rate, warmup=max(1, steps // 20), decay=True)
-    last = losses[-max(1, steps // 10) :]
-    return model, sum(last) / len(last)
+    return model, train_decayed(model, loss_of, steps=settings.steps, rate=rate)
 
 
 def _loss(model: Retriever, rows: Rows) -> Tensor:
-    return functional.cross_entropy(model(rows).flatten(0, 2), rows.answers.flatten())
+    return retrieval_loss(model(rows), rows.answers)
 
 
 def _judge(model: Retriever, rows: Rows) -> tuple[float, float]:
@@ -254,10 +248,6 @@ def _judge(model: Retriever, rows: Rows) -> tuple[float, float]:
     with torch.no_grad():
         correct = (model(rows).argmax(-1) == rows.answers).float().mean()
         return _loss(model, rows).item(), correct.item()
-
-
-def _size(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def unordered_loss(settings: Settings) -> float:

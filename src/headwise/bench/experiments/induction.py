@@ -35,7 +35,7 @@ from headwise.bench.experiments.experiment import (
 )
 from headwise.bench.experiments.findings import compare, difference_text, row_text
 from headwise.bench.experiments.summary import Summary
-from headwise.bench.experiments.training import Decoder, generator_of, seeded, split_of, train
+from headwise.bench.experiments.training import Decoder, generator_of, seeded, split_of, train_decayed
 from headwise.nn import GroupedQueryAttention, RotaryEmbedding
 from headwise.study.relations import Match, Offset
 
@@ -249,8 +249,7 @@ def _train(model: Decoder, seed: int, validation: Rows, settings: Settings) -> d
     def loss_of(step: int) -> Tensor:
         return _losses(model, draw_rows(settings.batch, TRAINING, generator, settings))[0]
 
-    steps = settings.steps
-    train(model, loss_of, steps=steps, rate=settings.rate, warmup=max(1, steps // 20), decay=True, on_step=measure)
+    train_decayed(model, loss_of, steps=settings.steps, rate=settings.rate, on_step=measure)
     return curves
 
 

@@ -30,7 +30,7 @@ from headwise.bench.experiments.experiment import (
 )
 from headwise.bench.experiments.findings import compare, row_text
 from headwise.bench.experiments.summary import Summary
-from headwise.bench.experiments.training import Decoder, generator_of, seeded, train
+from headwise.bench.experiments.training import Decoder, generator_of, parameter_count, seeded, train_decayed
 from headwise.cache import DenseCache, LatentCache
 from headwise.nn import GroupedQueryAttention, LatentAttention, RotaryEmbedding
 
@@ -87,7 +87,7 @@ def build(name: str, seed: int, settings: Settings) -> Decoder:
     """The model of a condition."""
     if PARAMETERS not in name:
         return _build(name, settings.mlp, seed, settings)
-    wanted, own = (_size(_build(each, settings.mlp, seed, settings)) for each in (MHA, name))
+    wanted, own = (parameter_count(_build(each, settings.mlp, seed, settings)) for each in (MHA, name))
     unit = settings.layers * (2 * settings.width + 1)  # what one more hidden feature in every MLP costs
     return _build(name, settings.mlp + round((wanted - own) / unit), seed, settings)
 
@@ -113,10 +113,6 @@ def _attention(kind: str, settings: Settings) -> nn.Module:
         )
     kv_heads = {MHA: heads, GQA: settings.kv_heads, MQA: 1}[kind]
     return GroupedQueryAttention(width, heads, kv_heads, rope=RotaryEmbedding(head_dim))
-
-
-def _size(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def cache_bytes(model: Decoder, tokens: Tensor) -> int:
@@ -147,7 +143,7 @@ def run(name: str, seed: int, settings: Settings) -> Numbers:
         "loss": loss,
         "train_loss": train_loss,
         "cache": cache_bytes(model, test[:1, :-1]) / settings.length,
-        "parameters": _size(model),
+        "parameters": parameter_count(model),
         "mlp": model.mlps[0][1].out_features,  # type: ignore[index]
     }
 
@@ -171,11 +167,7 @@ def train_on_text(model: Decoder, seed: int, settings: Settings) -> tuple[dict[s
     def step_loss(step: int) -> Tensor:
         return loss_of(model, draw_stretches(text.training, settings.batch, settings.length, generator))
 
-    losses = train(
-        model, step_loss, steps=steps, rate=settings.rate, warmup=max(1, steps // 20), decay=True, on_step=measure
-    )
-    last = losses[-max(1, steps // 10) :]
-    return curve, sum(last) / len(last)
+    return curve, train_decayed(model, step_loss, steps=steps, rate=settings.rate, on_step=measure)
 
 
 def findings(summary: Summary) -> list[Finding]:

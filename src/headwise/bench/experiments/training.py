@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Decoder", "generator_of", "seed_of", "seeded", "split_of", "train"]
+__all__ = ["Decoder", "generator_of", "parameter_count", "seed_of", "seeded", "split_of", "train", "train_decayed"]
 
 _SPLITS = 8  # of which one validates and one tests
 _MODULUS = 2_147_483_647
@@ -142,6 +142,29 @@ def train(
         with torch.no_grad():
             on_step(steps)
     return losses
+
+
+def train_decayed(
+    model: nn.Module,
+    loss_of: Callable[[int], Tensor],
+    *,
+    steps: int,
+    rate: float,
+    on_step: Callable[[int], None] | None = None,
+) -> float:
+    """:func:`train` with a warm-up of a twentieth of the steps and a cosine behind it.
+
+    Returns:
+        The mean loss over the last tenth of the steps.
+    """
+    losses = train(model, loss_of, steps=steps, rate=rate, warmup=max(1, steps // 20), decay=True, on_step=on_step)
+    last = losses[-max(1, steps // 10) :]
+    return sum(last) / len(last)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """How many numbers a model has to learn."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _share(step: int, steps: int, warmup: int, decay: bool) -> float:

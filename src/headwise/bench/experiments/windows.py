@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from headwise.attention.masks import within_spans
 from headwise.bench.experiments.experiment import (
@@ -29,8 +28,9 @@ from headwise.bench.experiments.experiment import (
     Plane,
 )
 from headwise.bench.experiments.findings import compare, difference_text
+from headwise.bench.experiments.retrieval import draw_assignments, look_up, retrieval_loss
 from headwise.bench.experiments.summary import Summary
-from headwise.bench.experiments.training import generator_of, seeded, split_of, train
+from headwise.bench.experiments.training import generator_of, seeded, train_decayed
 from headwise.cache import WindowCache
 from headwise.nn import GroupedQueryAttention
 
@@ -119,11 +119,7 @@ class Rows:
 def draw_rows(count: int, splits: tuple[int, ...], generator: torch.Generator, settings: Settings) -> Rows:
     """Rows whose assignment of values to keys belongs to one of the splits."""
     _check_zones(settings)
-    parts: list[Tensor] = []
-    while sum(map(len, parts)) < count:
-        drawn = torch.randint(settings.values, (2 * count, settings.keys), generator=generator)
-        parts.append(drawn[torch.isin(split_of(drawn), torch.tensor(splits))])
-    assignment = torch.cat(parts)[:count]
+    assignment = draw_assignments(count, splits, keys=settings.keys, values=settings.values, generator=generator)
     order = torch.rand(count, settings.keys, generator=generator).argsort(1)
     zones = order.tensor_split(2, 1)  # keys that stand near, and far
     places = settings.length - settings.queries
@@ -134,7 +130,7 @@ def draw_rows(count: int, splits: tuple[int, ...], generator: torch.Generator, s
         keys.scatter_(1, where, zone)
         values.scatter_(1, where, assignment.gather(1, zone))
     asked = torch.cat([_choose(zone, settings, generator) for zone in zones], -1)
-    answers = assignment.gather(1, asked.flatten(1)).view_as(asked)
+    answers = look_up(assignment, asked)
     return Rows(keys, values, assignment, asked, answers)
 
 
@@ -217,13 +213,12 @@ def _train(local: int, seed: int, settings: Settings) -> Recaller:
     def loss_of(step: int) -> Tensor:
         return _loss(model, draw_rows(settings.batch, TRAINING, generator, settings))
 
-    steps = settings.steps
-    train(model, loss_of, steps=steps, rate=settings.rate, warmup=max(1, steps // 20), decay=True)
+    train_decayed(model, loss_of, steps=settings.steps, rate=settings.rate)
     return model
 
 
 def _loss(model: Recaller, rows: Rows) -> Tensor:
-    return functional.cross_entropy(model(rows).flatten(0, 2), rows.answers.flatten())
+    return retrieval_loss(model(rows), rows.answers)
 
 
 def cache_bytes(model: Recaller, rows: Rows) -> tuple[int, int]:

@@ -141,9 +141,12 @@ class LatentCheckpoint(Checkpoint):
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Bytes of latents and rotary keys in all layers."""
-        size = next(self.model.parameters()).element_size()
-        return sum(layout.head_dim for layout in self.layouts) * size
+        """Bytes of latents and rotary keys in all layers, in the dtype that the model runs in."""
+        return self.cache_bytes_in(next(self.model.parameters()).dtype)
+
+    def cache_bytes_in(self, dtype: torch.dtype) -> int:
+        """The same in another dtype."""
+        return sum(layout.head_dim for layout in self.layouts) * dtype.itemsize
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise UserError(

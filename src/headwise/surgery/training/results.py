@@ -17,7 +17,6 @@ __all__ = ["curve_of", "difference", "share_closed", "spread"]
 
 Values = Sequence[float]
 _RESAMPLES, _TAIL = 2_000, 0.025
-_WORSE = "training made it worse"
 
 
 def spread(values: Values, seed: int) -> dict[str, float | None]:
@@ -49,9 +48,11 @@ def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict
     gained = np.asarray(start) - np.asarray(end)
     gap = np.asarray(start) - np.asarray(teacher)
     told: dict[str, Any] = {"value": None, "low": None, "high": None, "reason": None}
-    rose = _rose(-gained, seed) if gained.mean() < 0 else None
-    if rose and rose.startswith(_WORSE) and np.mean(end) > np.mean(teacher):
-        return told | {"reason": rose}
+    rise_low, rise_high = map(float, bootstrap_interval(-gained, seed))
+    rose = gained.mean() < 0
+    worse = rose and not rise_low <= 0  # NaN, for a single document, leaves what there is
+    if worse and np.mean(end) > np.mean(teacher):
+        return told | {"reason": _rose(-gained, (rise_low, rise_high), worse)}
     low, high = bootstrap_interval(gap, seed)
     if gap.mean() <= 0 or low <= 0:
         interval = f" ({low:.3f} to {high:.3f})" if np.isfinite(low) else ""
@@ -60,7 +61,7 @@ def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict
             f"{gap.mean():.3f}{interval} nats"
         }
     if rose:
-        return told | {"reason": rose}
+        return told | {"reason": _rose(-gained, (rise_low, rise_high), worse)}
     told["value"] = float(gained.mean() / gap.mean())
     if len(gap) > 1:
         draws = np.random.default_rng(seed).multinomial(len(gap), np.full(len(gap), 1 / len(gap)), size=_RESAMPLES)
@@ -71,11 +72,11 @@ def share_closed(start: Values, end: Values, teacher: Values, seed: int) -> dict
     return told
 
 
-def _rose(rise: np.ndarray, seed: int) -> str:
-    """What to do about a loss that is higher by ``rise [D]``."""
-    low, high = bootstrap_interval(rise, seed)
+def _rose(rise: np.ndarray, bounds: tuple[float, float], worse: bool) -> str:
+    """What to do about a loss that is higher by ``rise [D]``, whose mean has these bounds."""
+    low, high = bounds
     interval = f" ({low:.3f} to {high:.3f})" if np.isfinite(low) else ""
-    what = "training was not shown to change the held-out loss" if low <= 0 else _WORSE
+    what = "training made it worse" if worse else "training was not shown to change the held-out loss"
     return f"{what}: it rose by {rise.mean():.3f}{interval} nats; train on more tokens, or with a lower --rate"
 
 
