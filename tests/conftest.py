@@ -25,6 +25,14 @@ settings.register_profile("headwise", deadline=None, derandomize=bool(os.environ
 settings.load_profile("headwise")
 
 
+# Few tests that take long: started first, so that the processes that run tests end at about the same time.
+LONG = ("test_readme.py", "test_pages.py", "test_ranks.py", "test_uptrain_ranks.py", "test_docs.py", "test_study.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))  # keeps the order
+
+
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:
     # Only where torch is loaded already: most tests of the command line do without it.

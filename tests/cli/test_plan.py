@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headwise.cli.main import main
+from tests.helpers.events import events_of, events_of_an_empty_help
 
 LLAMA = {
     "model_type": "llama",
@@ -327,15 +328,7 @@ def test_a_config_loads_nothing_heavy():
     assert not {name.split(".")[0] for name in loaded} & HEAVY
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not count the time of child processes")
-def test_a_config_is_planned_in_less_than_three_tenths_of_a_second():
-    """Processor time, the least of five: what a person waits for on an idle machine."""
-    spent = []
-    for _ in range(5):
-        before = os.times()
-        subprocess.run(
-            [sys.executable, "-m", "headwise.cli.main", "plan", "gemma.json"], capture_output=True, check=True
-        )
-        after = os.times()
-        spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(spent) < 0.3
+def test_a_config_is_planned_with_no_more_than_a_help_takes():
+    """A count, not a time; benchmarks/startup.py times it. Typer's own help takes about as much as planning does."""
+    planning = "from headwise.cli.main import main; assert main(['plan', 'gemma.json']) == 0"
+    assert events_of(planning) < 1.25 * events_of_an_empty_help()

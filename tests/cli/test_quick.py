@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional, get_type_hints
 
 import pytest
 import typer
@@ -89,6 +90,21 @@ def test_every_command_is_read_quickly():
     assert not [name for name, function in FUNCTIONS.items() if read_quickly(function, arguments.get(name, [])) is None]
 
 
+@pytest.mark.parametrize(("name", "words"), PLAIN)
+def test_annotations_as_python_3_10_has_them_are_read_as_well(name, words, monkeypatch):
+    """There what defaults to None has an Optional around its annotation."""
+    function, told = FUNCTIONS[name], read_quickly(FUNCTIONS[name], words)
+
+    def as_there(function, **options):
+        defaults = {each.name: each.default for each in inspect.signature(function).parameters.values()}
+        hints = get_type_hints(function, **options)
+        return {key: Optional[hint] if defaults.get(key, "") is None else hint for key, hint in hints.items()}  # noqa: UP045
+
+    monkeypatch.setattr("headwise.cli.quick.get_type_hints", as_there)
+    assert told is not None
+    assert read_quickly(function, words) == told
+
+
 def test_options_that_typer_alone_can_check_are_left_to_it():
     def checks(path: Annotated[Path, typer.Option("--path", exists=True)] = Path()) -> None: ...
     def negated(flag: Annotated[bool, typer.Option("--flag/--no-flag")] = True) -> None: ...
@@ -96,12 +112,10 @@ def test_options_that_typer_alone_can_check_are_left_to_it():
     def environment(name: Annotated[str, typer.Option("--name", envvar="NAME")] = "") -> None: ...
     def bare(name: str = "") -> None: ...
 
-    from inspect import signature
-
     for function in (checks, negated, unnamed, environment, bare):
         function.__annotations__ = {
             name: each.annotation
-            for name, each in signature(function, eval_str=True, locals=locals()).parameters.items()
+            for name, each in inspect.signature(function, eval_str=True, locals=locals()).parameters.items()
         }
         assert read_quickly(function, []) is None, function.__name__
 
@@ -116,7 +130,6 @@ def test_no_words_make_it_fail(words):
     assert told is None or told["kv_dtype"] == "bf16"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not count the time of child processes")
 def test_what_typer_checks_with_is_not_loaded(tmp_path):
     code = "import sys; from headwise.cli.main import main; main(['plan', 'no.json']); print('pydantic' in sys.modules)"
     done = subprocess.run(

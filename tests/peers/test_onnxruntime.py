@@ -1,8 +1,9 @@
 """ONNX Runtime's own kernel for grouped heads, ``com.microsoft.GroupQueryAttention`` on the CPU, as a live judge.
 
 It has no float64, so the two are held against each other by their errors: headwise in float64 stands for the exact
-result, and neither headwise nor ONNX Runtime in float32 or float16 may be more than twice as far from it as the other.
-Had one of them another meaning, that one would be thousands of times as far.
+result, and headwise in float32 or float16 may be at most twice as far from it as ONNX Runtime is. ONNX Runtime in turn
+may be at most ten times as far as headwise: its kernels differ between processors (without AVX-512 its rotation errs
+2.1 times as much as ours), but had one of them another meaning, that one would be thousands of times as far.
 
 How it counts: always causal; ``seqlens_k`` is the number of keys less one; ``local_window_size`` w means w keys, the
 own one included, that is ``window=(w - 1, 0)``; past and present lie in buffers that may be longer than what is held;
@@ -77,12 +78,12 @@ def run_onnxruntime(tensors: dict[str, Tensor], heads: int, kv_heads: int, **att
 
 
 def assert_err_alike(theirs: Tensor, ours: Callable[[torch.dtype], Tensor]) -> None:
-    """Neither is more than twice as far as the other from headwise in float64; errors are root mean squares."""
+    """Both are about as far from headwise in float64, as said above; errors are root mean squares."""
     exact, own = ours(torch.float64), ours(theirs.dtype)
     assert own.dtype == theirs.dtype
     our_error, their_error = (float((result.double() - exact).square().mean().sqrt()) for result in (own, theirs))
     assert 0 < our_error <= 2 * their_error, f"headwise errs by {our_error:.3g}, ONNX Runtime by {their_error:.3g}"
-    assert their_error <= 2 * our_error, f"headwise errs by {our_error:.3g}, ONNX Runtime by {their_error:.3g}"
+    assert their_error <= 10 * our_error, f"headwise errs by {our_error:.3g}, ONNX Runtime by {their_error:.3g}"
 
 
 class Tokens:

@@ -86,6 +86,8 @@ def _parameters(function: Callable[..., Any]) -> list[_Parameter]:
 
 def _annotated(annotation: Any) -> tuple[Any, ParameterInfo]:
     """The type, without None, and what typer is told of it."""
+    if get_origin(annotation) is Union:  # Python 3.10 puts Optional around the annotation of what defaults to None
+        annotation = get_args(annotation)[0]
     extras = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, ParameterInfo)]
     if len(extras) != 1:
         raise _Unusual
