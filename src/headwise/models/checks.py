@@ -49,7 +49,11 @@ def verify_attention(checkpoint: Checkpoint) -> tuple[Check, ...]:
             # Perhaps a model that rounding shakes more than others, or that padding reaches on other ways (MobileBERT
             # looks at neighbours, RecurrentGemma goes through it): then these do so with stock attention too.
             by_padding = _on_stock(checkpoint, _padded_states, tokens) - stock
-            spread = _stock_spread(checkpoint, tokens, stock)
+            spread = max(
+                4 * _stock_spread(checkpoint, tokens, stock),
+                4 * (_shaken_states(checkpoint, tokens) - own.states).abs().max().item(),
+                _rounding(checkpoint, stock),
+            )
             checks = _judge(checkpoint, own, padded - by_padding, stock, spread)
     for check in checks:
         if not check.passed:
@@ -140,10 +144,26 @@ def _rounding(checkpoint: Checkpoint, stock: Tensor) -> float:
 
 
 def _stock_spread(checkpoint: Checkpoint, tokens: Tensor, stock: Tensor) -> float:
-    """Four times the distance of eager from SDPA, which compute the same function, if that is more than rounding."""
+    """The distance of eager from SDPA, which compute the same function."""
     with _implementation(checkpoint.model, "eager"):
         eager = _states(checkpoint, tokens)
-    return max(4 * (stock - eager).abs().max().item(), _rounding(checkpoint, stock))
+    return (stock - eager).abs().max().item()
+
+
+def _shaken_states(checkpoint: Checkpoint, tokens: Tensor) -> Tensor:
+    """The states of headwise with every number that a head writes moved by one rounding, up or down.
+
+    Eager and SDPA may agree by luck: layer after layer a model can turn a rounding of 1e-7 into 0.04 of a logit on one
+    processor and into 0.0003 on another, and this says how much it can.
+    """
+    generator = torch.Generator().manual_seed(20)
+
+    def shake(call: HeadCall) -> Tensor:
+        up = torch.randint(0, 2, call.output.shape, generator=generator).to(call.output) * 2 - 1
+        return call.output + up * call.output.abs() * (torch.finfo(call.output.dtype).eps / 2)
+
+    with checkpoint.observe(shake):
+        return _states(checkpoint, tokens)
 
 
 class _Everything:
