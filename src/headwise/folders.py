@@ -21,7 +21,7 @@ __all__ = ["REQUEST", "check_free", "claim_partial", "write_atomically", "writte
 REQUEST = "request.json"
 
 
-def check_free(folder: Path, overwrite: bool, *, kind: str = "study", marker: str = "manifest.json") -> None:
+def check_free(folder: Path, overwrite: bool, *, kind: str = "study", marker: str = "scores.parquet") -> None:
     """Refuse at once, before any work, what could not be written at the end.
 
     A folder that is not there, or is there and empty, is free.

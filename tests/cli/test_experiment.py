@@ -135,6 +135,6 @@ def test_a_folder_of_another_kind_is_refused_before_any_run(run, toy, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     done = run("experiment", "heads", "--out", tmp_path, "--overwrite")
     assert done.returncode == 2
-    assert "not what headwise writes as a result of an experiment (no manifest.json)" in done.stderr
+    assert "not what headwise writes as a result of an experiment (no runs.jsonl)" in done.stderr
     assert not CALLS
     assert (tmp_path / "notes.txt").read_text() == "mine"

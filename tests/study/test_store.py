@@ -82,21 +82,21 @@ def test_a_request_that_was_cut_off_does_not_count(tmp_path):
 def test_an_existing_study_is_kept_until_the_new_one_is_whole(tmp_path):
     folder = tmp_path / "study"
     folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps({"old": True}), encoding="utf-8")
+    (folder / "scores.parquet").write_text(json.dumps({"old": True}), encoding="utf-8")
     with pytest.raises(UserError, match=r"exists already; give another --out, or --overwrite"):
         Store(folder, REQUEST)
     store = Store(folder, REQUEST, overwrite=True)
-    assert (folder / "manifest.json").is_file()
-    write_atomically(store.partial / "manifest.json", b"{}")
+    assert (folder / "scores.parquet").is_file()
+    write_atomically(store.partial / "scores.parquet", b"{}")
     store.finish()
-    assert json.loads((folder / "manifest.json").read_text(encoding="utf-8")) == {}
+    assert json.loads((folder / "scores.parquet").read_text(encoding="utf-8")) == {}
 
 
 def test_overwrite_never_removes_a_folder_that_is_no_study(tmp_path):
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter1.tex").write_text("years of work", encoding="utf-8")
-    with pytest.raises(UserError, match=r"is not what headwise writes as a study \(no manifest.json\)"):
+    with pytest.raises(UserError, match=r"is not what headwise writes as a study \(no scores.parquet\)"):
         check_free(folder, overwrite=True)
     file = tmp_path / "file"
     file.write_text("x", encoding="utf-8")

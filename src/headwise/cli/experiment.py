@@ -84,7 +84,7 @@ def _partial(out: Path, overwrite: bool) -> Path:
     """Where a half-finished experiment lies; an ``out`` that can't be written is refused before any work."""
     from headwise.folders import check_free
 
-    check_free(out, overwrite, kind="result of an experiment", marker="manifest.json")
+    check_free(out, overwrite, kind="result of an experiment", marker="runs.jsonl")
     return out.with_name(out.name + ".partial")
 
 
