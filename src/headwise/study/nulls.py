@@ -23,6 +23,7 @@ from headwise.models import Checkpoint
 
 # Nine slices of 1,111 sign patterns: 9,999 in all, with memory small however many heads there are.
 SLICES, FLIPS_PER_SLICE = 9, 1_111
+FLIPS = SLICES * FLIPS_PER_SLICE
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def paired_p_values(values: np.ndarray, nulls: np.ndarray, seed: int) -> np.ndar
     for _ in range(SLICES):
         signs = generator.choice((-1.0, 1.0), size=(FLIPS_PER_SLICE, len(flat)))
         as_large += (signs @ flat >= observed - rounding).sum(0)
-    p = (as_large + 1) / (SLICES * FLIPS_PER_SLICE + 1)
+    p = (as_large + 1) / (FLIPS + 1)
     return np.where(counted.any(0).reshape(-1), p, np.nan).reshape(values.shape[1:])
 
 

@@ -3,9 +3,10 @@
 Symbols: B batch, L query length, S key length. Positions are absolute and count from 0.
 
 A head's score on a relation is the mass that its softmax puts on the relation's keys. A new score is a new relation,
-not a new code path: give it a ``name`` and a ``keys`` method, and every null, interval and test of the study applies.
-With a ``form`` as well it is read by the compiled kernels; the relations here are defined by theirs. What isn't of the
-kind that they tell is refused when one is made: TypeError for another kind of thing, ValueError for another shape.
+not a new code path: give it a ``name`` and a ``keys`` method, and it is read as these are, with its value under even
+attention (which scores a study tests is listed in ``scores``). With a ``form`` as well it is read by the compiled
+kernels; the relations here are defined by theirs. What isn't of the kind that they tell is refused when one is made:
+TypeError for another kind of thing, ValueError for another shape.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from headwise.study.tables import (
     effect_table,
     importance_table,
     score_table,
+    too_few_to_count,
 )
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ def study(
     meter.expect_effects(tasks)
     measured = meter.scores()
     scores = score_table(measured, checkpoint, settings)
+    random_heads = settings.draws_for(len(checkpoint.heads)) * len(checkpoint.heads)
+    if (note := too_few_to_count(scores, random_heads, settings)) is not None:
+        notes.append(note)
     leaders = leading_heads(scores, settings.leaders)
     if not tasks:
         notes.append("no language head, so there is no loss and effects were not measured")

@@ -5,6 +5,7 @@ Symbols: D documents, H query heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from headwise.layout import head_name
 from headwise.models import Checkpoint
 from headwise.study.effects import Condition
 from headwise.study.measure import Measurements, mean_over_documents
-from headwise.study.nulls import benjamini_hochberg, paired_p_values, population_p_values
+from headwise.study.nulls import FLIPS, benjamini_hochberg, paired_p_values, population_p_values
 from headwise.study.scores import DESCRIPTIVE, SCORES, Score
 from headwise.study.settings import Settings
 
@@ -45,9 +46,42 @@ def score_table(measured: Measurements, checkpoint: Checkpoint, settings: Settin
     q_values = np.full(len(table), np.nan)
     q_values[decides] = benjamini_hochberg(table["p_value"].to_numpy()[decides])
     table["q_value"] = q_values
-    beyond = (table["low"] > table["null"]) & (table["value"] >= table["null"] + settings.margin)
-    table["finding"] = decides & (q_values <= settings.level) & beyond
+    table["finding"] = decides & (q_values <= settings.level) & _beyond(table, settings)
     return table
+
+
+def _beyond(table: pd.DataFrame, settings: Settings) -> pd.Series:
+    """Whether a head lies above every null, whatever the number of tests."""
+    return (table["low"] > table["null"]) & (table["value"] >= table["null"] + settings.margin)
+
+
+def too_few_to_count(table: pd.DataFrame, random_heads: int, settings: Settings) -> str | None:
+    """A note where heads are as far above chance as the draws can tell and are no findings, since they are few.
+
+    p = (c + 1) / (n + 1) has a least value, and after the correction a few heads that have it may not be enough. That
+    is a limit of the draws, not of the heads, so a reader must know it.
+
+    Args:
+        table: of :func:`score_table`.
+        random_heads: how many heads with random weights there were, n.
+        settings: the level and the margin.
+
+    Returns:
+        The note; None if there are no such heads.
+    """
+    decided = table[table["primary"] & table["p_value"].notna()]
+    least = max(1 / (random_heads + 1), 1 / (FLIPS + 1))
+    clear = _beyond(decided, settings) & (decided["p_value"] <= least * (1 + 1e-9)) & ~decided["finding"]
+    if not clear.any():
+        return None
+    needed, at_best = (math.ceil(len(decided) * p / settings.level) for p in (least, 1 / (FLIPS + 1)))
+    heads = len(decided[["layer", "head"]].drop_duplicates())
+    note = (
+        f"{clear.sum()} scores are as far above chance as {random_heads:,} random heads can tell, and are no findings: "
+        f"after the correction for {len(decided):,} tests {needed} of them are needed"
+    )
+    more = math.ceil(FLIPS / heads)
+    return note if needed == at_best else f"{note}; with --null-draws {more} it takes {at_best}"
 
 
 def _scored(
