@@ -10,23 +10,13 @@ import pytest
 import torch
 
 from headwise.bench.experiments.experiment import FOUND, NO_CONCLUSION, NOT_SHOWN
-from headwise.bench.experiments.heads import (
-    EXPERIMENT,
-    TEST,
-    TRAINING,
-    VALIDATION,
-    Retriever,
-    Settings,
-    TinyLM,
-    condition,
-    draw_rows,
-    findings,
-    run,
-    unordered_loss,
-)
+from headwise.bench.experiments.heads import EXPERIMENT, run
+from headwise.bench.experiments.heads_findings import findings
+from headwise.bench.experiments.heads_models import Retriever, TinyLM
+from headwise.bench.experiments.heads_tasks import Settings, condition, draw_rows, unordered_loss
 from headwise.bench.experiments.run import run_experiment
 from headwise.bench.experiments.summary import Summary, summarise
-from headwise.bench.experiments.training import generator_of, seeded
+from headwise.bench.experiments.training import TEST, TRAINING, VALIDATION, generator_of, seeded
 from tests.fixtures import one_thread
 
 __all__ = ["one_thread"]

@@ -10,22 +10,13 @@ import pytest
 import torch
 
 from headwise.bench.experiments.experiment import FOUND, NO_CONCLUSION, NOT_SHOWN
-from headwise.bench.experiments.induction import (
-    EXPERIMENT,
-    TEST,
-    TRAINING,
-    VALIDATION,
-    Settings,
-    build,
-    draw_rows,
-    findings,
-    head_scores,
-    run,
-    without_heads,
-)
+from headwise.bench.experiments.induction import EXPERIMENT, run
+from headwise.bench.experiments.induction_findings import findings
+from headwise.bench.experiments.induction_model import build, head_scores, without_heads
+from headwise.bench.experiments.induction_task import Settings, draw_rows
 from headwise.bench.experiments.run import run_experiment
 from headwise.bench.experiments.summary import Summary, summarise
-from headwise.bench.experiments.training import generator_of
+from headwise.bench.experiments.training import TEST, TRAINING, VALIDATION, generator_of
 from tests.fixtures import one_thread
 
 __all__ = ["one_thread"]

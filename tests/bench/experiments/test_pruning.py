@@ -8,21 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.bench.experiments import induction, sharing
+from headwise.bench.experiments import induction_model, sharing
 from headwise.bench.experiments.characters import draw_stretches, read_characters
 from headwise.bench.experiments.experiment import FOUND, NO_CONCLUSION, NOT_SHOWN
-from headwise.bench.experiments.pruning import (
-    EXPERIMENT,
-    TIMES,
-    Settings,
-    findings,
-    rank,
-    rank_anew,
-    run,
-    within_limit,
-    without_heads,
-    zeroed,
-)
+from headwise.bench.experiments.pruning import EXPERIMENT, run
+from headwise.bench.experiments.pruning_findings import findings
+from headwise.bench.experiments.pruning_order import rank, rank_anew, within_limit
+from headwise.bench.experiments.pruning_removal import without_heads, zeroed
+from headwise.bench.experiments.pruning_task import TIMES, Settings
 from headwise.bench.experiments.run import run_experiment
 from headwise.bench.experiments.summary import Summary, summarise
 from headwise.bench.experiments.training import Decoder, generator_of
@@ -47,7 +40,7 @@ def test_zeroed_heads_write_nothing_and_are_put_back(model, tokens):
     heads = [(0, 2), (1, 0), (1, 3)]
     with torch.no_grad():
         before = model(tokens)
-        with induction.without_heads(model, heads, mean=False):
+        with induction_model.without_heads(model, heads, mean=False):
             expected = model(tokens)
         with zeroed(model, heads):
             torch.testing.assert_close(model(tokens), expected)

@@ -84,23 +84,6 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(name):
     assert first["step"] == [0, 2, 4]
 
 
-def test_all_conditions_of_a_seed_read_the_same_stretches_and_other_seeds_others(monkeypatch):
-    drawn: dict[tuple[str, int], list[torch.Tensor]] = {("MHA", 0): [], ("MQA, equal width", 0): [], ("MHA", 1): []}
-    for place, kept in drawn.items():
-        monkeypatch.setattr(
-            "headwise.bench.experiments.sharing.draw_stretches",
-            lambda *arguments, kept=kept: kept.append(draw_stretches(*arguments)) or kept[-1],
-        )
-        run(*place, TINY)
-    first, second, other = drawn.values()
-    assert len(first) == 4 + 2
-    assert all(map(torch.equal, first, second))
-    assert not any(map(torch.equal, first, other))
-    weights = [build("MHA", seed, TINY).readout.weight for seed in (0, 0, 1)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
 def test_training_lowers_the_loss():
     numbers = run("MHA", 0, replace(TINY, steps=60, rate=2e-2, points=1, rows=32))
     assert numbers["loss"] < numbers["loss_curve"][0] - 1

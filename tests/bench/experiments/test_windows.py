@@ -11,21 +11,11 @@ import torch
 from headwise.bench.experiments.experiment import FOUND, NO_CONCLUSION, NOT_SHOWN
 from headwise.bench.experiments.run import run_experiment
 from headwise.bench.experiments.summary import Summary, summarise
-from headwise.bench.experiments.training import generator_of, seeded
-from headwise.bench.experiments.windows import (
-    EXPERIMENT,
-    LOCALS,
-    TEST,
-    TRAINING,
-    Recaller,
-    Settings,
-    cache_bytes,
-    condition,
-    draw_rows,
-    findings,
-    run,
-    visible_pairs,
-)
+from headwise.bench.experiments.training import TEST, TRAINING, generator_of, seeded
+from headwise.bench.experiments.windows import EXPERIMENT, run
+from headwise.bench.experiments.windows_findings import findings
+from headwise.bench.experiments.windows_model import Recaller, cache_bytes, visible_pairs
+from headwise.bench.experiments.windows_task import LOCALS, Settings, condition, draw_rows
 from headwise.plan.pairs import mixed_pair_work
 from tests.fixtures import one_thread
 
@@ -114,27 +104,6 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(name):
     first, again, other = (run(name, seed, TINY) for seed in (2, 2, 3))
     assert first == again
     assert first["loss"] != other["loss"]
-
-
-def test_all_layouts_of_a_seed_read_the_same_rows_and_other_seeds_others(monkeypatch):
-    drawn: dict[tuple[str, int], list[torch.Tensor]] = {
-        ("all local", 0): [],
-        ("all global", 0): [],
-        ("all local", 1): [],
-    }
-    for place, kept in drawn.items():
-
-        def draw(*arguments, kept=kept):
-            rows = draw_rows(*arguments)
-            kept.append(rows.values)
-            return rows
-
-        monkeypatch.setattr("headwise.bench.experiments.windows.draw_rows", draw)
-        run(*place, TINY)
-    first, second, other = drawn.values()
-    assert len(first) == 4 + 1
-    assert all(map(torch.equal, first, second))
-    assert not any(map(torch.equal, first, other))
 
 
 def test_near_and_far_are_told_apart():

@@ -1,9 +1,10 @@
 """Experiments of a bounded size: a question, runs from many seeds, and what their numbers allow to say.
 
-An experiment is one file here that ends in ``EXPERIMENT = Experiment(...)``, and one line in the table below. The
-framework does the rest: it runs every condition at every seed, keeps each run in a file of its own so that a killed
-experiment goes on to the same numbers, puts intervals over seeds on everything, tests paired differences, prints,
-draws, writes. The parts:
+An experiment is a module here that ends in ``EXPERIMENT = Experiment(...)``, and one line in the table below. What
+would make it long stands in modules beside it: ``NAME_task`` (conditions, settings, data), ``NAME_model``,
+``NAME_findings``. The framework does the rest: it runs every condition at every seed, keeps each run in a file of its
+own so that a killed experiment goes on to the same numbers, puts intervals over seeds on everything, tests paired
+differences, prints, draws, writes. The parts:
 
 * ``experiment``: what an experiment is made of. ``Experiment(name, question, task, held_out, settings, conditions,
   measures, run, ...)``, with ``Measure``, ``Curve``, ``Comparison``, the panels ``Dots``, ``Lines`` and ``Plane`` for

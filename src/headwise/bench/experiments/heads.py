@@ -4,173 +4,44 @@ Three tasks. ``sequence``: the bounded next-token task of two rows 0 1 2 3 4 0 1
 heart. ``several``: each query of a row asks for the values of several keys, one for each slot, and all have to be told
 apart. ``single``: the same rows, but a query asks for the value of one key. Rows of the last two are drawn anew at
 every step; whole assignments of values to keys are held out.
-
-Symbols: B rows, P pairs, Q queries, E width, H heads.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from dataclasses import dataclass
-from itertools import product
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from headwise.bench.experiments.experiment import (
-    FOUND,
-    NO_CONCLUSION,
-    NOT_SHOWN,
-    Comparison,
-    Dots,
-    Experiment,
-    Finding,
-    Measure,
-    Numbers,
+from headwise.bench.experiments.experiment import Comparison, Dots, Experiment, Measure, Numbers
+from headwise.bench.experiments.heads_findings import findings
+from headwise.bench.experiments.heads_models import Retriever, TinyLM
+from headwise.bench.experiments.heads_tasks import (
+    HEADS,
+    OTHER_STARTS,
+    SEQUENCE,
+    SEVERAL,
+    SINGLE,
+    TASKS,
+    TRAINED_STARTS,
+    Rows,
+    Settings,
+    condition,
+    count_up,
+    draw_rows,
 )
-from headwise.bench.experiments.findings import compare, row_text
-from headwise.bench.experiments.retrieval import draw_assignments, look_up, retrieval_loss
-from headwise.bench.experiments.summary import Summary
-from headwise.bench.experiments.training import generator_of, parameter_count, seeded, train, train_decayed
-from headwise.nn import GroupedQueryAttention
+from headwise.bench.experiments.retrieval import retrieval_loss
+from headwise.bench.experiments.training import (
+    TEST,
+    TRAINING,
+    VALIDATION,
+    generator_of,
+    parameter_count,
+    seeded,
+    train,
+    train_decayed,
+)
 
-__all__ = [
-    "EXPERIMENT",
-    "Retriever",
-    "Rows",
-    "Settings",
-    "TinyLM",
-    "condition",
-    "draw_rows",
-    "findings",
-    "run",
-    "unordered_loss",
-]
-
-SEQUENCE, SEVERAL, SINGLE = "sequence", "several", "single"
-TASKS, HEADS = (SEQUENCE, SEVERAL, SINGLE), (1, 4)
-VALIDATION, TEST, TRAINING = (0,), (1,), tuple(range(2, 8))
-# The rows of the sequence: token i + 1 follows token i, from 0 and from 1; the other three starts are never trained on.
-_TOKENS, _ROW = 5, 9
-_TRAINED, _OTHER = (0, 1), (2, 3, 4)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Sizes.
-
-    Attributes:
-        sequence_width: width on the sequence.
-        sequence_steps: of training on it.
-        sequence_rate: learning rate there.
-        keys: different keys, all of which stand in every row.
-        values: different values.
-        slots: how many keys a query of ``several`` asks for.
-        queries: of a row.
-        width: E on the other tasks.
-        batch: rows of a step.
-        steps: of training at each learning rate.
-        rates: that both numbers of heads try; the one with the least validation loss is judged on the test rows.
-        rows: of validation, and of the test.
-        margin: a difference of losses that is called none, in nats.
-    """
-
-    sequence_width: int = 16
-    sequence_steps: int = 25
-    sequence_rate: float = 0.02
-    keys: int = 8
-    values: int = 8
-    slots: int = 4
-    queries: int = 8
-    width: int = 32
-    batch: int = 32
-    steps: int = 200
-    rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
-    rows: int = 128
-    margin: float = 0.02
-
-
-def condition(task: str, heads: int) -> str:
-    """The name of a condition."""
-    return f"{task}, {heads} head{'s' * (heads > 1)}"
-
-
-class TinyLM(nn.Module):
-    """The model of the bounded next-token task: one attention layer with learned positions, a norm and a readout."""
-
-    def __init__(self, heads: int, width: int) -> None:
-        super().__init__()
-        self.emb = nn.Embedding(_TOKENS, width)
-        self.pos = nn.Parameter(torch.randn(1, _ROW - 1, width) * 0.01)
-        self.attn = GroupedQueryAttention(width, heads)
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, _TOKENS)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """``[B, L]`` to ``[B, L, 5]``."""
-        hidden = self.emb(tokens) + self.pos[:, : tokens.shape[1]]
-        read: Tensor = self.head(self.norm(hidden + self.attn(hidden, causal=True).output))
-        return read
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of pairs and queries.
-
-    Attributes:
-        keys: ``[B, P]`` in the order in which they stand.
-        values: ``[B, P]`` of the pairs in that order.
-        assignment: ``[B, P]`` the value of key 0, 1, ...: what is held out.
-        asked: ``[B, Q, slots]`` keys that each query asks for, all different.
-        answers: ``[B, Q, slots]`` their values.
-    """
-
-    keys: Tensor
-    values: Tensor
-    assignment: Tensor
-    asked: Tensor
-    answers: Tensor
-
-
-class Retriever(nn.Module):
-    """One attention layer over pairs and queries, and a linear readout for each slot.
-
-    A pair is the sum of the embeddings of its key and value, a query that of the keys it asks for, each embedded for
-    its slot. Positions are not told: pairs are found by what they hold.
-    """
-
-    first: Tensor
-
-    def __init__(self, heads: int, slots: int, settings: Settings) -> None:
-        super().__init__()
-        width = settings.width
-        self.slots, self.value_count = slots, settings.values
-        self.key, self.value = nn.Embedding(settings.keys, width), nn.Embedding(settings.values, width)
-        self.ask = nn.Embedding(slots * settings.keys, width)
-        self.register_buffer("first", torch.arange(slots) * settings.keys, persistent=False)
-        self.attention = GroupedQueryAttention(width, heads)
-        self.norm = nn.LayerNorm(width)
-        self.readout = nn.Linear(width, slots * settings.values)
-
-    def forward(self, rows: Rows) -> Tensor:
-        """``[B, Q, slots, values]``."""
-        pairs = self.key(rows.keys) + self.value(rows.values)  # [B, P, E]
-        queries = self.ask(rows.asked + self.first).sum(2)  # [B, Q, E]
-        hidden = queries + self.attention(queries, pairs).output
-        read: Tensor = self.readout(self.norm(hidden))
-        return read.unflatten(-1, (self.slots, self.value_count))
-
-
-def draw_rows(count: int, splits: tuple[int, ...], slots: int, generator: torch.Generator, settings: Settings) -> Rows:
-    """Rows whose assignment of values to keys belongs to one of the splits."""
-    assignment = draw_assignments(count, splits, keys=settings.keys, values=settings.values, generator=generator)
-    keys = torch.rand(count, settings.keys, generator=generator).argsort(1)
-    places = torch.rand(count, settings.queries, settings.keys, generator=generator)
-    asked = places.argsort(-1)[..., :slots]
-    answers = look_up(assignment, asked)
-    return Rows(keys, assignment.gather(1, keys), assignment, asked, answers)
+__all__ = ["EXPERIMENT", "run"]
 
 
 def run(name: str, seed: int, settings: Settings) -> Numbers:
@@ -185,7 +56,7 @@ def _run_sequence(heads: int, seed: int, settings: Settings) -> Numbers:
     """Two rows by heart, then the starts that were left out."""
     with seeded(seed, "sequence"):
         model = TinyLM(heads, settings.sequence_width)
-    trained, others = _cycle(_TRAINED), _cycle(_OTHER)
+    trained, others = count_up(TRAINED_STARTS), count_up(OTHER_STARTS)
 
     def loss_on(rows: Tensor) -> Tensor:
         return functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
@@ -200,11 +71,6 @@ def _run_sequence(heads: int, seed: int, settings: Settings) -> Numbers:
             "accuracy": correct.item(),
             "parameters": parameter_count(model),
         }
-
-
-def _cycle(starts: tuple[int, ...]) -> Tensor:
-    """``[starts, 9]`` tokens that count up around 5."""
-    return (torch.tensor(starts)[:, None] + torch.arange(_ROW)) % _TOKENS
 
 
 def _run_retrieval(heads: int, slots: int, seed: int, settings: Settings) -> Numbers:
@@ -248,88 +114,6 @@ def _judge(model: Retriever, rows: Rows) -> tuple[float, float]:
     with torch.no_grad():
         correct = (model(rows).argmax(-1) == rows.answers).float().mean()
         return _loss(model, rows).item(), correct.item()
-
-
-def unordered_loss(settings: Settings) -> float:
-    """The least loss of a reader who knows the values asked for but not which slot each belongs to, in nats."""
-    slots = settings.slots
-    entropies = [
-        -sum(count / slots * math.log(count / slots) for count in Counter(values).values())
-        for values in product(range(settings.values), repeat=slots)
-    ]
-    return sum(entropies) / len(entropies)
-
-
-def findings(summary: Summary) -> list[Finding]:
-    """What follows and what does not."""
-    return [*_about_sequence(summary), *_about_retrieval(summary), *_limits(summary)]
-
-
-def _about_sequence(summary: Summary) -> list[Finding]:
-    one, four = (condition(SEQUENCE, heads) for heads in HEADS)
-    learnt = all(summary.mean(each, "train_loss") < summary.mean(each, "first_loss") / 2 for each in (one, four))
-    losses = " and ".join(
-        f"{summary.mean(each, 'first_loss'):.3f} to {row_text(summary.row(each, 'train_loss'))}" for each in (one, four)
-    )
-    told = "both learn the two rows by heart" if learnt else "the two rows are not learnt by heart in so few steps"
-    return [
-        Finding(FOUND if learnt else NOT_SHOWN, f"sequence: {told}: training loss {losses} (one head, four heads)"),
-        compare(
-            summary.difference("sequence"),
-            higher="sequence: four heads memorise more slowly (training loss after the last step, four − one)",
-            lower="sequence: four heads memorise faster (training loss after the last step, four − one)",
-            none="sequence: that either memorises faster is not shown (training loss after the last step, four − one)",
-            same="sequence: both memorise alike (training loss after the last step, four − one)",
-            margin=summary.settings.margin,
-        ),
-    ]
-
-
-def _about_retrieval(summary: Summary) -> list[Finding]:
-    told = [
-        compare(
-            summary.difference(task),
-            higher=f"{task}: four heads have the higher held-out loss (four − one)",
-            lower=f"{task}: four heads have the lower held-out loss (four − one)",
-            none=f"{task}: no difference of held-out losses is shown (four − one)",
-            same=f"{task}: held-out losses differ by less than {summary.settings.margin} nats (four − one)",
-            margin=summary.settings.margin,
-        )
-        for task in (SEVERAL, SINGLE)
-    ]
-    floor, row = unordered_loss(summary.settings), summary.row(condition(SEVERAL, 1), "loss")
-    beats = row.high < floor
-    text = (
-        "one head tells more than which values are asked for"
-        if beats
-        else "one head is not shown to tell more than which values are asked for, without their slots"
-    )
-    reason = f"several: {text}: its loss is {row_text(row)}, and such a reader's is {floor:.3f}"
-    return [told[0], Finding(FOUND if beats else NOT_SHOWN, reason), told[1]]
-
-
-def _limits(summary: Summary) -> list[Finding]:
-    several, single = summary.difference(SEVERAL), summary.difference(SINGLE)
-    margin = summary.settings.margin
-    told = [
-        "from the sequence nothing about heads in general: two rows are memorised, with no independent data to judge"
-    ]
-    if several.shown and several.mean < 0:
-        if single.shown and single.mean < -margin:
-            told.append("that several retrievals are the reason: four heads are ahead on a single one as well")
-        else:
-            told.append(
-                "that four heads are better in general: with a single retrieval they are not shown to be ahead by more "
-                f"than {margin} nats"
-            )
-    else:
-        told.append("that more heads help where several things are retrieved: four are not shown to be ahead")
-    told.append(
-        "anything about deeper models: here is one layer with a linear readout, and a second layer or an MLP may make "
-        "up for a missing head"
-    )
-    told.append("that a head has a role: no head was read or taken out")
-    return [Finding(NO_CONCLUSION, text) for text in told]
 
 
 EXPERIMENT = Experiment(

@@ -13,9 +13,22 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Decoder", "generator_of", "parameter_count", "seed_of", "seeded", "split_of", "train", "train_decayed"]
+__all__ = [
+    "TEST",
+    "TRAINING",
+    "VALIDATION",
+    "Decoder",
+    "generator_of",
+    "parameter_count",
+    "seed_of",
+    "seeded",
+    "split_of",
+    "train",
+    "train_decayed",
+]
 
-_SPLITS = 8  # of which one validates and one tests
+_SPLITS = 8
+VALIDATION, TEST, TRAINING = (0,), (1,), tuple(range(2, _SPLITS))
 _MODULUS = 2_147_483_647
 
 
@@ -39,7 +52,7 @@ def seeded(*parts: int | float | str) -> Iterator[None]:
 
 
 def split_of(rows: Tensor) -> Tensor:
-    """To which split each row belongs, by its content alone: 0 validation, 1 test, 2 to 7 training.
+    """To which split each row belongs, by its content alone: those of ``VALIDATION``, ``TEST`` and ``TRAINING``.
 
     No row can be in two splits, however rows are drawn.
 
@@ -47,7 +60,7 @@ def split_of(rows: Tensor) -> Tensor:
         rows: integers ``[B, ...]``.
 
     Returns:
-        Integers ``[B]``.
+        Integers ``[B]``, 0 to 7.
     """
     mixed = torch.zeros(len(rows), dtype=torch.int64)
     for column in rows.reshape(len(rows), -1).T:
