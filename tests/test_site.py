@@ -65,6 +65,24 @@ def test_numbers_side_by_side_are_no_link():
     assert hooks.without_pairs("yes [4] [5] [61] | no [7]") == "yes [4]&#32;[5]&#32;[61] | no [7]"
 
 
+@pytest.mark.parametrize("place", ["heads.svg", "figures/heads.svg", "../lesson/figures/heads.svg"])
+def test_a_figure_is_shown_as_the_one_that_fits_the_page(place, tmp_path):
+    page = tmp_path / "explanations"
+    page.mkdir()
+    figure = page / place
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    figure.with_name("heads-dark.svg").touch()
+    dark = place.replace(".svg", "-dark.svg")
+    shown = f"![two\nheads]({place}#only-light)![two\nheads]({dark}#only-dark)"
+    assert hooks.with_dark_figures(f"a ![two\nheads]({place}) b", page) == f"a {shown} b"
+
+
+def test_figures_without_a_dark_one_links_and_code_stay_as_they_are(tmp_path):
+    (tmp_path / "a-dark.svg").touch()
+    for same in ("![b](b.svg)", "![a](a.png)", "[a](a.svg)", "```\n![a](a.svg)\n```\n"):
+        assert hooks.with_dark_figures(same, tmp_path) == same
+
+
 def test_roles_of_docstrings_become_links():
     html = "see :func:<code>a.b</code> and :class:<code>~c.D</code>, not <code>e</code>"
     linked = "see {} and {}, not <code>e</code>"

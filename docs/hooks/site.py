@@ -1,26 +1,37 @@
-"""What the site needs beyond Markdown: links out of ``docs/``, numbers in brackets, and the roles of docstrings.
+"""What the site needs beyond Markdown: links out of ``docs/``, numbers in brackets, figures, the roles of docstrings.
 
 The pages are read as plain files too, where a link such as ``../../tests/claims/test_masks.py`` works. The site has no
-such files, so there the path is shown as it would be typed.
+such files, so there the path is shown as it would be typed. They show a figure once; on the site a figure ``a.svg``
+that has an ``a-dark.svg`` beside it is shown as the one that fits the page.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
-__all__ = ["on_page_content", "on_page_markdown", "without_pairs", "without_roles", "without_ways_out"]
+__all__ = [
+    "on_page_content",
+    "on_page_markdown",
+    "with_dark_figures",
+    "without_pairs",
+    "without_roles",
+    "without_ways_out",
+]
 
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s#]+)(#[^)\s]*)?\)")
 _NUMBERS = re.compile(r"(\[\d+\]) (?=\[\d+\])")
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
+_FIGURE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
 _ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?([^<]+)</code>")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Called by mkdocs with every page before it is rendered."""
-    return without_pairs(without_ways_out(markdown, page.file.src_uri))
+    folder = Path(page.file.abs_src_path).parent
+    return with_dark_figures(without_pairs(without_ways_out(markdown, page.file.src_uri)), folder)
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -53,6 +64,27 @@ def _shown(link: re.Match[str], page: str) -> str:
 def without_pairs(markdown: str) -> str:
     """Markdown in which ``[4] [5]`` are two numbers, and not a link called 4 to a place called 5."""
     return _NUMBERS.sub(r"\1&#32;", markdown)
+
+
+def with_dark_figures(markdown: str, folder: Path) -> str:
+    """Markdown in which a figure with a dark one beside it is both, each only on pages of its kind.
+
+    Fenced blocks stay as they are.
+
+    Args:
+        markdown: the page.
+        folder: the folder that the page lies in.
+    """
+
+    def both(found: re.Match[str]) -> str:
+        alt, path = found[1], found[2]
+        if not (folder / f"{path}-dark.svg").exists():
+            return found[0]
+        return f"![{alt}]({path}.svg#only-light)![{alt}]({path}-dark.svg#only-dark)"
+
+    pieces = _FENCE.split(markdown)
+    pieces[::2] = [_FIGURE.sub(both, piece) for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 def without_roles(html: str) -> str:

@@ -1,4 +1,4 @@
-"""The start page and the how-tos: every block of Python runs and prints what stands below it, every command is one."""
+"""Pages for readers: every block of Python runs and prints what stands below it, every command is one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ from headwise.cli.main import main
 from tests.helpers.pages import blocks_of, commands_in, has_such_options, python_in, run_blocks, shows
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ["how-to", "lesson", "explanations"]
 PAGES = {
     page.relative_to(ROOT / "docs").as_posix(): page.read_text(encoding="utf-8")
-    for page in [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+    for page in [
+        ROOT / "docs" / "index.md",
+        *sorted(p for name in FOLDERS for p in (ROOT / "docs" / name).glob("*.md")),
+    ]
 }
-COMMANDS = [(page, *found) for page, text in PAGES.items() for found in commands_in(text)]
+# Pages whose blocks are commands alone.
+TYPED = {
+    name: (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("bench.md", "experiments.md", "performance.md")
+}
+COMMANDS = [(page, *found) for page, text in (PAGES | TYPED).items() for found in commands_in(text)]
 
 
 def test_there_are_pages_with_blocks():
-    assert len(PAGES) == 8
-    assert all(python_in(text) for text in PAGES.values())
+    assert len(PAGES) == 23
+    assert [page for page, text in PAGES.items() if not python_in(text)] == ["lesson/index.md"]
     known = {"python", "text", "console", "json", ""}
     assert {block.language for text in PAGES.values() for block in blocks_of(text)} <= known
     for page, text in PAGES.items():
         assert text.count("```") == 2 * len(blocks_of(text)), f"{page}: a block that isn't read"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_shown_is_what_is_printed(page, tmp_path, monkeypatch, capsys):
     for block in blocks_of(PAGES[page]):
@@ -53,6 +61,8 @@ def test_a_command_is_one(page, command, told):
     elif command.startswith("make "):
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert re.search(rf"^{re.escape(command.split()[1])}:", makefile, re.MULTILINE)
+    elif command.startswith("python benchmarks/"):
+        assert (ROOT / command.split()[1]).exists()
     else:
         assert command == "source .venv/bin/activate"
 
