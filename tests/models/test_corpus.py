@@ -123,3 +123,63 @@ def test_too_little_text_and_rows_without_room_are_refused():
     for length in (1, 2):
         with pytest.raises(UserError, match=f"more than the 2 special tokens around each for training, got {length}"):
             cut_rows(documents(), tokenizer(wrapped=True), tokens=19, length=length, seed=0, what="training")
+
+
+def quoting(count: int = 43, paragraphs: int = 5) -> list[Text]:
+    """Documents of paragraphs of which each is also in the next document, wrapped otherwise."""
+    drawn = random.Random(0)
+    own = [" ".join(drawn.choices(words()[2:], k=31)) for _ in range(count * paragraphs)]
+    texts = []
+    for number in range(count):
+        first = number * paragraphs
+        quoted = own[first - 1].replace(" ", "\n", 7)
+        texts.append(Text(f"{number}", "\n\n".join([*own[first : first + paragraphs], quoted, "Examples"])))
+    return texts
+
+
+def paragraphs_of(texts) -> set[str]:
+    return {" ".join(each.split()) for text in texts for each in text.text.split("\n\n")}
+
+
+def test_no_paragraph_stands_on_both_sides_wherever_its_lines_break():
+    texts = quoting()
+    corpus = split_documents(texts)
+    plain = split_documents([Text(text.name, text.text.rpartition("\n\n")[0]) for text in texts])
+    assert paragraphs_of(corpus.working) & paragraphs_of(corpus.held_out) == {"Examples"}, "a heading is no quotation"
+    assert corpus.paragraphs_left_out > 0
+    whole = {text.name: text.text for text in texts}
+    assert all(whole[text.name] == text.text for text in corpus.held_out), "what judges stays whole"
+    gone = sum(len(paragraphs_of([Text("", whole[text.name])]) - paragraphs_of([text])) for text in corpus.working)
+    assert gone == corpus.paragraphs_left_out
+    assert plain.notes == ()
+
+
+def test_a_document_that_lost_a_paragraph_keeps_its_name_and_side():
+    """Commands know documents by their fingerprints, whatever other documents stood beside them."""
+    texts = quoting()
+    corpus = split_documents(texts)
+    assert names(corpus.working) | names(corpus.held_out) == names(texts)
+    assert any(text.whole for text in corpus.working)
+    rows = cut_rows(corpus.working, tokenizer(wrapped=False), tokens=700, length=7, seed=0, what="the test")
+    assert set(rows.documents) <= names(texts)
+
+
+def test_documents_without_a_paragraph_of_their_own_are_refused():
+    shared = "\n\n".join(" ".join(random.Random(seed).choices(words()[2:], k=31)) for seed in range(3))
+    texts = [Text(f"{number}", f"{shared}\n\n{number}") for number in range(43)]
+    corpus = split_documents(texts)
+    assert all(len(text.text) <= 2 for text in corpus.working), "a short line of its own is what remains"
+    with pytest.raises(UserError, match=r"expected text that is not held out as well, got 43 documents whose para"):
+        split_documents([Text(f"{number}", f"{shared}{' ' * number}") for number in range(43)])
+
+
+def test_help_topics_that_quote_each_other_share_no_stretch():
+    """Of stretches of 80 characters of held-out topics 36 % stood in a working topic while paragraphs were left in."""
+    from headwise.models.corpus import read_corpus
+
+    corpus = read_corpus(None)
+    working = "\0".join(" ".join(text.text.split()) for text in corpus.working)
+    held_out = [" ".join(text.text.split()) for text in corpus.held_out]
+    stretches = [text[start : start + 80] for text in held_out for start in range(0, len(text) - 80, 37)]
+    assert len(stretches) > 1_000
+    assert sum(stretch in working for stretch in stretches) < 0.01 * len(stretches)

@@ -111,6 +111,7 @@ def _to_fewer_heads(request: Request, kv_heads: int) -> dict[str, Any]:
         "loss": loss,
         "calibration": _calibrated(request, entry),
         "identical_left_out": corpus.identical_left_out,
+        "paragraphs_left_out": corpus.paragraphs_left_out,
         "notes": list(corpus.notes),
     }
 
@@ -158,6 +159,7 @@ def _to_latents(request: Request, rank: int, rope: int) -> dict[str, Any]:
         "loss": loss,
         "calibration": _calibrated(request, entry),
         "identical_left_out": corpus.identical_left_out,
+        "paragraphs_left_out": corpus.paragraphs_left_out,
         "notes": [_LATENT_ONLY, *corpus.notes],
     }
 

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from headwise.models.corpus import Corpus
 
-__all__ = ["read_told", "tell_identical"]
+__all__ = ["read_told", "tell_identical", "tell_left_out"]
 
 
 def read_told(path: Path | None) -> Corpus:
@@ -22,8 +22,19 @@ def read_told(path: Path | None) -> Corpus:
     from headwise.models.corpus import read_corpus
 
     corpus = read_corpus(path)
-    tell_identical(corpus.identical_left_out, path)
+    tell_left_out(corpus, path)
     return corpus
+
+
+def tell_left_out(corpus: Corpus, path: str | Path | None) -> None:
+    """Say on standard error what was left out of documents that were named, see :func:`tell_identical`."""
+    tell_identical(corpus.identical_left_out, path)
+    if (count := corpus.paragraphs_left_out) and path is not None:
+        were = "paragraph was" if count == 1 else "paragraphs were"
+        typer.echo(
+            f"note: {path}: {count:,} {were} left out of the working documents, since held-out ones have the same",
+            err=True,
+        )
 
 
 def tell_identical(count: int, path: str | Path | None) -> None:

@@ -178,6 +178,7 @@ def _record(
         "layers": [_layer(layer, old, new, entry) for layer, (old, new) in enumerate(_pairs(checkpoint, pruned))],
         "calibration": {"tokens": entry["tokens"], "length": entry["length"], "documents": len(entry["documents"])},
         "identical_left_out": corpus.identical_left_out,
+        "paragraphs_left_out": corpus.paragraphs_left_out,
         "notes": [*_uniform_notes(checkpoint, pruned, request), *corpus.notes],
     }
 

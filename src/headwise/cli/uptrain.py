@@ -124,7 +124,7 @@ def _run(
 ) -> Uptrained:
     from contextlib import nullcontext
 
-    from headwise.cli.documents import tell_identical
+    from headwise.cli.documents import tell_left_out
     from headwise.cli.progress import Bar
     from headwise.models import load
     from headwise.models.corpus import read_corpus
@@ -135,7 +135,7 @@ def _run(
     control, engine, overwrite = options
     corpus = read_corpus(documents)  # refused, if it must be, before the models are loaded
     if _first():
-        tell_identical(corpus.identical_left_out, documents)
+        tell_left_out(corpus, documents)
     with Bar() if _first() else nullcontext(Silent()) as bar:
         bar.stage(f"loading {' and '.join(models)}")
         student, teacher = map(load, models)

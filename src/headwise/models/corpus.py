@@ -24,24 +24,27 @@ __all__ = ["Corpus", "Rows", "cut_rows", "fingerprint", "read_corpus", "split_do
 _HELD_OUT = 4  # one document in so many is held out
 _FEW = 12  # with fewer documents their parts are divided instead
 _PART = 12_000  # characters of such a part
+_QUOTE = 80  # characters from which a paragraph that two documents share is a quotation, and no heading or formula
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in two parts that share none.
+    """Documents in two parts that share none, and no paragraph.
 
     Attributes:
-        working: to calibrate and to train on.
+        working: to calibrate and to train on, without the paragraphs that stand in ``held_out`` as well.
         held_out: to measure on.
         notes: what a reader of the results must know of the division.
         identical_left_out: how many documents (or parts, where parts count as documents) are on neither side, since
             another one has the same text.
+        paragraphs_left_out: how many paragraphs of ``working`` were.
     """
 
     working: tuple[Text, ...]
     held_out: tuple[Text, ...]
     notes: tuple[str, ...] = ()
     identical_left_out: int = 0
+    paragraphs_left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,9 @@ class Rows:
 
 
 def fingerprint(text: Text) -> str:
-    """16 hexadecimal digits of the SHA-256 of a document's text."""
-    return hashlib.sha256(text.text.encode()).hexdigest()[:16]
+    """16 hexadecimal digits of the SHA-256 of a document's text, the whole of it."""
+    whole = text.text if text.whole is None else text.whole
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def read_corpus(path: str | Path | None) -> Corpus:
@@ -79,11 +83,13 @@ def read_corpus(path: str | Path | None) -> Corpus:
 def split_documents(texts: Sequence[Text]) -> Corpus:
     """Hold out a quarter of the documents, chosen by their text alone.
 
-    Of documents with the same text one is kept, which must not stand on both sides. Fewer than a dozen documents are
-    cut into parts of 12,000 characters, which are divided like documents.
+    Of documents with the same text one is kept, which must not stand on both sides. Nor must a paragraph: documents
+    quote each other, and what was worked on would be judged again, so paragraphs of 80 characters or more that a
+    held-out document has too, wherever its lines break, are left out of the working ones. Fewer than a dozen documents
+    are cut into parts of 12,000 characters, which are divided like documents.
 
     Raises:
-        UserError: too little text for two parts.
+        UserError: too little text for two parts, or the working part has no paragraph of its own.
     """
     notes: tuple[str, ...] = ()
     texts, left_out = without_identical(texts)
@@ -104,12 +110,33 @@ def split_documents(texts: Sequence[Text]) -> Corpus:
     held_out = {name for name in ordered if int(name, 16) % _HELD_OUT == 0} or {ordered[0]}
     if len(held_out) == len(ordered):
         held_out.discard(ordered[-1])
-    return Corpus(
-        tuple(unlike[name] for name in ordered if name not in held_out),
-        tuple(unlike[name] for name in ordered if name in held_out),
-        notes,
-        left_out,
-    )
+    judging = tuple(unlike[name] for name in ordered if name in held_out)
+    working, quoted = _without_quotations([unlike[name] for name in ordered if name not in held_out], judging)
+    if not working:
+        raise UserError(
+            f"documents: expected text that is not held out as well, got {len(ordered)} documents whose paragraphs are "
+            "all the same; give documents that differ"
+        )
+    return Corpus(working, judging, notes, left_out, quoted)
+
+
+def _without_quotations(texts: Sequence[Text], others: Sequence[Text]) -> tuple[tuple[Text, ...], int]:
+    """The texts without the paragraphs that others have too, and how many those were; one with no other is dropped."""
+    known = {words for text in others for words in map(_words, text.text.split("\n\n")) if len(words) >= _QUOTE}
+    kept, count = [], 0
+    for text in texts:
+        paragraphs = text.text.split("\n\n")
+        own = [paragraph for paragraph in paragraphs if _words(paragraph) not in known]
+        count += len(paragraphs) - len(own)
+        if len(own) < len(paragraphs):
+            text = Text(text.name, "\n\n".join(own), whole=text.text)
+        if text.text.strip():
+            kept.append(text)
+    return tuple(kept), count
+
+
+def _words(paragraph: str) -> str:
+    return " ".join(paragraph.split())
 
 
 def _parts(text: Text) -> list[Text]:

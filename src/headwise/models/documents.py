@@ -20,10 +20,17 @@ _ENOUGH_DOCUMENTS = 8
 
 @dataclass(frozen=True)
 class Text:
-    """One document: where it stands and what it says."""
+    """One document: where it stands and what it says.
+
+    Attributes:
+        name: where it stands.
+        text: what it says.
+        whole: what it says in full, where ``text`` is only a part that was kept of it.
+    """
 
     name: str
     text: str
+    whole: str | None = None
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,7 @@ def _record(
         "documents": list(rows[0].documents),
         "held_out": list(rows[1].documents),
         "identical_left_out": documents.identical_left_out,
+        "paragraphs_left_out": documents.paragraphs_left_out,
         "loss": {
             "start": spread(start, seed),
             "end": spread(end, seed),
