@@ -90,6 +90,26 @@ def test_roles_of_docstrings_become_links():
     assert hooks.without_roles(html) == linked.format(*links)
 
 
+@pytest.mark.parametrize(
+    ("cell", "marked"),
+    [
+        ("<td>26 (40 %*)</td>", '<td class="number">26 (40 %*)</td>'),
+        ('<td style="text-align: right;">−1.5</td>', '<td class="number" style="text-align: right;">−1.5</td>'),
+        ("<td>1.35 (1.29 to 1.41)</td>", '<td class="range">1.35 (1.29 to 1.41)</td>'),
+        ("<td>yes [4]</td>", "<td>yes [4]</td>"),
+        (
+            "<th>&lt;a&gt; <code>b</code> &lt;a&gt; &lt;a&gt;</th>",
+            "<th>&lt;a&gt; <code>b</code> &lt;a&gt; &lt;a&gt;</th>",
+        ),
+        (f"<th>{'word ' * 6}</th>", f'<th class="long">{"word " * 6}</th>'),
+        ('<td class="linenos">17</td>', '<td class="linenos">17</td>'),
+    ],
+)
+def test_cells_of_tables_are_marked_by_what_they_hold(cell, marked):
+    html = f"<table><tr><td>a</td>{cell}</tr></table>"
+    assert hooks.with_kinds_of_cells(html) == html.replace(cell, marked)
+
+
 @pytest.mark.slow
 def test_it_is_built_without_a_warning_and_has_every_public_name(tmp_path):
     if importlib.util.find_spec("mkdocs") is None:

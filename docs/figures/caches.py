@@ -61,13 +61,13 @@ def growth(colours: Colours) -> Figure:
     ):
         sizes = [2 * 32 * kv_heads * tokens * 128 * 2 / GIB for tokens in contexts]
         axes.plot(contexts, sizes, color=colour, linewidth=1.8, marker="o", markersize=3)
-        axes.text(contexts[-1] * 1.15, sizes[-1], name, color=colour, va="center", fontsize=8)
+        axes.text(contexts[-1] * 1.2, sizes[-1], name, color=colour, va="center", fontsize=8)  # beside the grid
     weights = 8_030_261_248 * 2 / GIB
     axes.plot(contexts[:: len(contexts) - 1], [weights] * 2, color=colours.muted, linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.text(contexts[0], 18.5, "weights, 15 GiB", color=colours.muted, fontsize=8)
+    axes.text(contexts[0], 20, "weights, 15 GiB", color=colours.muted, fontsize=8)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.set_xlim(contexts[0] * 0.85, contexts[-1] * 5)
+    axes.set_xlim(contexts[0] * 0.85, contexts[-1] * 1.1)
     axes.set_ylim(2**-6.5, 2**7)
     axes.set_xticks(contexts, [f"{tokens >> 10}k" for tokens in contexts])
     heights = [2**-6, 2**-4, 2**-2, 1, 4, 16, 64]

@@ -80,7 +80,7 @@ def memory(colours: Colours) -> Figure:
     axes.set_yticks([2**-4, 1, 2**5, 2**10, 2**15], ["64 KiB", "1 MiB", "32 MiB", "1 GiB", "32 GiB"])
     axes.minorticks_off()
     axes.set_xlabel("tokens of one sequence")
-    quiet(axes, colours, grid="both")
+    quiet(axes, colours, grid="y")
     return picture
 
 

@@ -1,14 +1,16 @@
-"""What the site needs beyond Markdown: links out of ``docs/``, numbers in brackets, figures, the roles of docstrings.
+"""What the site needs beyond Markdown: links out of ``docs/``, numbers in brackets, figures, tables, docstrings' roles.
 
 The pages are read as plain files too, where a link such as ``../../tests/claims/test_masks.py`` works. The site has no
 such files, so there the path is shown as it would be typed. They show a figure once; on the site a figure ``a.svg``
-that has an ``a-dark.svg`` beside it is shown as the one that fits the page.
+that has an ``a-dark.svg`` beside it is shown as the one that fits the page. Cells of tables are marked as numbers,
+which do not break, and as long, which keep room for some words a line however many columns there are.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ __all__ = [
     "on_page_content",
     "on_page_markdown",
     "with_dark_figures",
+    "with_kinds_of_cells",
     "without_pairs",
     "without_roles",
     "without_ways_out",
@@ -25,6 +28,8 @@ _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s#]+)(#[^)\s]*)?\)")
 _NUMBERS = re.compile(r"(\[\d+\]) (?=\[\d+\])")
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 _FIGURE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
+_CELL = re.compile(r"<(t[hd])((?: style=\"[^\"]*\")?)>(.*?)</\1>", re.DOTALL)
+_LONG, _SHORT = 28, 12  # characters
 _ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?([^<]+)</code>")
 
 
@@ -36,7 +41,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Called by mkdocs with every page once it is rendered."""
-    return without_roles(html)
+    return with_kinds_of_cells(without_roles(html))
 
 
 def without_ways_out(markdown: str, page: str) -> str:
@@ -90,3 +95,17 @@ def with_dark_figures(markdown: str, folder: Path) -> str:
 def without_roles(html: str) -> str:
     """HTML in which :func:`name` and its like link to the name, if the site documents it."""
     return _ROLE.sub(r'<autoref optional identifier="\1"><code>\1</code></autoref>', html)
+
+
+def with_kinds_of_cells(html: str) -> str:
+    """HTML in which cells of tables have a class: ``long``, ``number``, or ``range`` for numbers with an interval."""
+    return _CELL.sub(lambda cell: f"<{cell[1]}{_kind(cell[3])}{cell[2]}>{cell[3]}</{cell[1]}>", html)
+
+
+def _kind(content: str) -> str:
+    text = unescape(re.sub(r"<[^>]*>", "", content)).strip()
+    if len(text) > _LONG:
+        return ' class="long"'
+    if not re.match(r"[+−-]?\d", text):
+        return ""
+    return ' class="number"' if len(text) <= _SHORT else ' class="range"'
