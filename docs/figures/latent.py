@@ -68,19 +68,22 @@ def _word(axes: Axes, colours: Colours, word: str, across: float, up: float) -> 
 def elements(colours: Colours) -> Figure:
     """Numbers that are cached for a token in one layer with 128 query heads of width 128."""
     rows = {"MHA, 128 KV heads": 32_768, "GQA, 8 KV heads": 2_048, "MLA, 512 + 64": 576, "MQA, 1 KV head": 256}
-    picture = Figure(figsize=(7.2, 1.7), layout="constrained")
+    picture = Figure(figsize=(7.2, 1.9), layout="constrained")
     axes = picture.subplots()
     for place, (name, count) in enumerate(rows.items()):
         colour = colours.accent if name.startswith("MLA") else colours.groups[0]
-        axes.barh(place, count, height=0.62, color=colour)
-        axes.text(count * 1.1, place, f"{count:,}", va="center", fontsize=8)
+        axes.plot(
+            count, place, "o", markersize=7, color=colour
+        )  # on a logarithmic axis the length of a bar says nothing
+        axes.text(count * 1.18, place, f"{count:,}", va="center", fontsize=8)
     axes.set_xscale("log", base=2)
     axes.set_xlim(64, 1 << 17)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(range(len(rows)), list(rows))
-    axes.set_xticks([])
+    ticks = [256, 1_024, 4_096, 16_384]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.minorticks_off()
-    quiet(axes, colours)
+    quiet(axes, colours, "x")
     axes.tick_params(axis="y", labelcolor=colours.text)
     axes.set_xlabel("numbers cached for one token in one layer (logarithmic)")
     return picture

@@ -140,7 +140,7 @@ def attention_with_lse(
     every part would count them again, except for a query that sees none of its keys, whose part is left out with them.
 
     Returns:
-        Output ``[B, H, L, Dv]`` and LSE ``[B, H, L]`` in nats, see :class:`AttentionOutput`.
+        An :class:`AttentionOutput` of the output ``[B, H, L, Dv]`` and the LSE ``[B, H, L]`` in nats.
 
     Raises:
         TypeError: an argument has the wrong type or dtype.
