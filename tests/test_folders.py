@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from headwise import folders
 from headwise.errors import UserError
-from headwise.folders import check_free, written_beside
+from headwise.folders import check_free, check_partial, claim_partial, drop_partial, written_beside
 
 BOTH = pytest.mark.parametrize("overwrite", [False, True])
 
@@ -206,3 +207,119 @@ def test_a_current_folder_that_is_gone_is_told(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
     assert done.stdout == "out: cannot be looked into (No such file or directory); give another --out\n", done.stderr
+
+
+SEEDED = {"experiment": "heads", "seed": 7}
+
+
+def _everything(folder: Path) -> list[tuple[str, bytes]]:
+    files = sorted(folder.rglob("*"))
+    return [(str(file), file.read_bytes() if file.is_file() else b"") for file in files]
+
+
+FOREIGN = {
+    "folder": lambda at: full(at, "important"),
+    "folder beside a half-written request": lambda at: (full(at), (at / "request.json.writing").write_text("{")),
+    "request that is a folder": lambda at: (at / "request.json").mkdir(parents=True),
+    "file": lambda at: at.write_text("x", encoding="utf-8"),
+    "pipe": lambda at: os.mkfifo(at),
+    "link to nothing": lambda at: at.symlink_to("nowhere"),
+    "link to an empty folder": lambda at: ((at.parent / "else").mkdir(), at.symlink_to("else")),
+    "link to ours": lambda at: (claim_partial(at.parent / "else", SEEDED, False), at.symlink_to("else")),
+    "request of something else": lambda at: (full(at), (at / "request.json").write_text('{"url": "somewhere"}')),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_nothing_is_removed_that_stands_where_a_half_finished_thing_is_kept_and_is_none(tmp_path, kind, overwrite):
+    partial = tmp_path / "q.partial"
+    FOREIGN[kind](partial)
+    before = _everything(tmp_path)
+    with pytest.raises(UserError) as told:
+        claim_partial(partial, SEEDED, overwrite, kind="experiment")
+    assert _everything(tmp_path) == before
+    assert str(told.value).startswith(
+        f"{partial}: expected a half-finished experiment, which is kept there, or nothing, got a "
+    )
+    assert str(told.value).endswith(", which not even --overwrite replaces; move it away, or give another --out")
+    if kind != "request of something else":  # what is asked for isn't known before the models are
+        with pytest.raises(UserError) as early:
+            check_partial(partial, kind="experiment")
+        assert str(early.value) == str(told.value)
+
+
+@BOTH
+def test_a_half_finished_thing_is_not_kept_at_a_mount_point(tmp_path, monkeypatch, overwrite):
+    monkeypatch.setattr(folders.os.path, "ismount", lambda path: True)
+    claimed = tmp_path / "q.partial"
+    claimed.mkdir()
+    with pytest.raises(UserError, match=r"got a mount point, which not even --overwrite"):
+        claim_partial(claimed, SEEDED, overwrite)
+
+
+def test_a_half_finished_folder_that_cannot_be_read_is_told(tmp_path, monkeypatch):
+    full(tmp_path / "q.partial")
+
+    def refuse(_: Path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        with pytest.raises(UserError, match=r"cannot be looked into \(Permission denied\); give another --out"):
+            check_partial(tmp_path / "q.partial")
+
+
+@BOTH
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "a request that was being written"])
+def test_what_was_killed_before_its_request_was_whole_is_claimed(tmp_path, left, overwrite):
+    partial = tmp_path / "new" / "q.partial"
+    if left != "nothing":
+        partial.mkdir(parents=True)
+    if left == "a request that was being written":
+        (partial / "request.json.writing").write_text('{"experim', encoding="utf-8")
+    assert not claim_partial(partial, SEEDED, overwrite)
+    assert [file.name for file in partial.iterdir()] == ["request.json"]
+    assert claim_partial(partial, SEEDED, overwrite)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"seed": 7', b"\xff\xfe{", b"[1, 2]", b"7", b"null", b"{}"])
+def test_a_request_that_is_none_counts_as_another_one(tmp_path, content):
+    partial = full(tmp_path / "q.partial", "step")
+    (partial / "request.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"a half-finished study with other settings \(experiment, seed\) lies there"):
+        claim_partial(partial, SEEDED, False)
+    assert (partial / "step").exists()
+    assert not claim_partial(partial, SEEDED, True)
+    assert [file.name for file in partial.iterdir()] == ["request.json"]
+
+
+@pytest.mark.parametrize("how", ["when it is finished", "for another request"])
+def test_killed_while_it_is_removed_it_is_still_known_as_half_finished(tmp_path, monkeypatch, how):
+    partial = tmp_path / "q.partial"
+    claim_partial(partial, SEEDED, False)
+    for name in ("a", "z"):
+        (partial / name).mkdir()
+        (partial / name / "step").write_text("x", encoding="utf-8")
+    other = {**SEEDED, "seed": 8}
+    removed = folders.shutil.rmtree
+
+    for kills_at in range(1, 4):
+        calls: list[Path] = []
+
+        def killed(path: Path, calls=calls, at=kills_at) -> None:
+            calls.append(path)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            removed(path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(folders.shutil, "rmtree", killed)
+            with pytest.raises(KeyboardInterrupt):
+                drop_partial(partial) if how == "when it is finished" else claim_partial(partial, other, True)
+        check_partial(partial)
+        assert json.loads((partial / "request.json").read_text(encoding="utf-8")) == SEEDED
+        for name in ("a", "z"):
+            (partial / name).mkdir(exist_ok=True)
+    drop_partial(partial)
+    assert not partial.exists()

@@ -16,9 +16,12 @@ from typing import Any
 
 from headwise.errors import UserError
 
-__all__ = ["REQUEST", "check_free", "claim_partial", "write_atomically", "written_beside"]
+__all__ = [
+    "REQUEST", "check_free", "check_partial", "claim_partial", "drop_partial", "write_atomically", "written_beside"
+]  # fmt: skip
 
 REQUEST = "request.json"
+_WRITING = ".writing"
 
 
 def check_free(folder: Path, overwrite: bool, *, kind: str = "study", marker: str = "scores.parquet") -> None:
@@ -102,7 +105,7 @@ def _check_parent(folder: Path) -> None:
 
 def write_atomically(file: Path, content: bytes) -> None:
     """Write beside and rename, so that a file is whole or not there; a failed write leaves nothing behind."""
-    beside = file.with_name(file.name + ".writing")
+    beside = file.with_name(file.name + _WRITING)
     try:
         beside.write_bytes(content)
         beside.replace(file)
@@ -129,6 +132,51 @@ def written_beside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+def check_partial(partial: Path, *, kind: str = "study") -> None:
+    """Refuse at once, before any work, what stands where a half-finished thing is kept and is none: it isn't removed.
+
+    Args:
+        partial: see :func:`claim_partial`; not there, or an empty folder, is free.
+        kind: what is made, for messages.
+
+    Raises:
+        UserError: a link, a file or a mount point, a folder with content but without a request, or one that can't be
+            read.
+    """
+    try:
+        found = _foreign(partial)
+    except OSError as error:
+        raise UserError(
+            f"{partial}: cannot be looked into ({error.strerror or type(error).__name__}); give another --out"
+        ) from None
+    if found:
+        raise _refusal(partial, kind, found)
+
+
+def _foreign(partial: Path) -> str:
+    """What stands there, if it was not left by something half-finished: there the request comes first and goes last."""
+    if partial.is_symlink():
+        return f"a symbolic link to {os.readlink(partial)}"
+    if not partial.exists():
+        return ""
+    if not partial.is_dir():
+        return "a file"
+    if os.path.ismount(partial):
+        return "a mount point"
+    names = {file.name for file in partial.iterdir()}
+    if REQUEST in names:
+        return "" if (partial / REQUEST).is_file() else f"a folder whose {REQUEST} is no file"
+    # Killed while the request was written, this is all that there is.
+    return f"a folder with content but no {REQUEST}" if names - {REQUEST + _WRITING} else ""
+
+
+def _refusal(partial: Path, kind: str, found: str) -> UserError:
+    return UserError(
+        f"{partial}: expected a half-finished {kind}, which is kept there, or nothing, got {found}, which not even "
+        "--overwrite replaces; move it away, or give another --out"
+    )
+
+
 def claim_partial(partial: Path, request: Mapping[str, Any], overwrite: bool, *, kind: str = "study") -> bool:
     """Open the folder of something that takes long, and is gone on with if it is killed.
 
@@ -142,10 +190,13 @@ def claim_partial(partial: Path, request: Mapping[str, Any], overwrite: bool, *,
         Whether there is something to go on with.
 
     Raises:
-        UserError: another request's folder lies there, and is not to be overwritten.
+        UserError: another request's folder lies there, and is not to be overwritten, or something else does.
     """
+    check_partial(partial, kind=kind)
     wanted = json.loads(json.dumps(dict(request)))
     earlier = _read_request(partial / REQUEST)
+    if earlier and not earlier.keys() & wanted.keys():
+        raise _refusal(partial, kind, f"a folder whose {REQUEST} is that of something else")
     if earlier is not None and earlier != wanted:
         if not overwrite:
             differing = sorted(key for key in wanted.keys() | earlier.keys() if wanted.get(key) != earlier.get(key))
@@ -153,7 +204,7 @@ def claim_partial(partial: Path, request: Mapping[str, Any], overwrite: bool, *,
                 f"{partial}: a half-finished {kind} with other settings ({', '.join(differing)}) lies there; "
                 "repeat the earlier command to finish it, or give --overwrite to drop it"
             )
-        shutil.rmtree(partial)
+        drop_partial(partial)
         earlier = None
     partial.mkdir(parents=True, exist_ok=True)
     if earlier is None:
@@ -161,10 +212,22 @@ def claim_partial(partial: Path, request: Mapping[str, Any], overwrite: bool, *,
     return earlier is not None
 
 
+def drop_partial(partial: Path) -> None:
+    """Remove what was claimed, its request last: if this is killed too, the rest is still known as half-finished."""
+    for each in partial.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != REQUEST:
+            each.unlink()
+    shutil.rmtree(partial)
+
+
 def _read_request(file: Path) -> dict[str, Any] | None:
+    """None without one; empty, so equal to none that is asked for, if it is no JSON object."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        request = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except json.JSONDecodeError:
+    except ValueError:  # no JSON, or no UTF-8
         return {}
+    return request if isinstance(request, dict) else {}

@@ -98,6 +98,7 @@ FORMS = "mha, gqa:KVHEADS, mqa, mla:RANK+ROPE, window:KEYS or mixed:LOCALHEADS@K
             "--layouts mha/4: expected heads of an even width, since rotary positions turn pairs, got 4 heads of 15",
         ),
         ("mqa,mqa", "--layouts: expected each layout once, got mqa twice; leave one out"),
+        ("MQA,mqa", "--layouts: expected each layout once, got mqa twice; leave one out"),
         ("mha,gqa:6", "--layouts: expected each layout once, got gqa:6, which is what mha is; leave one out"),
         ("window:5,mixed:6@5", "got mixed:6@5, which is what window:5 is; leave one out"),
         (",".join(f"window:{size}" for size in range(1, 18)), "--layouts: expected at most 16 layouts, got 17"),
@@ -112,8 +113,13 @@ def test_wrong_words_are_refused(words, told):
 @pytest.mark.parametrize(
     ("width", "heads", "told"),
     [
-        (0, 8, "--width: expected an even number of at least 2, which heads of an even width divide, got 0"),
-        (31, 8, "--width: expected an even number of at least 2, which heads of an even width divide, got 31"),
+        (0, 8, "--width: expected an even number of 2 to 1,048,576, which heads of an even width divide, got 0"),
+        (31, 8, "--width: expected an even number of 2 to 1,048,576, which heads of an even width divide, got 31"),
+        (
+            10**18,
+            3,
+            f"--width: expected an even number of 2 to 1,048,576, which heads of an even width divide, got {10**18}",
+        ),
         (34, 8, "--heads: expected a number of heads that divides --width 34, got 8; use one of 1, 17"),
         (34, 0, "--heads: expected a number of heads that divides --width 34, got 0; use one of 1, 17"),
         (34, 34, "--heads: expected heads of an even width, since rotary positions turn pairs, got 34 heads of 1; use"),
@@ -132,13 +138,22 @@ def test_wrong_sizes_are_refused(width, heads, told):
         ({"load": Load(0, 5, "float32")}, "--batch: expected at least 1 sequence, got 0"),
         ({"load": Load(1, 1, "float32")}, "--context: expected at least 2 tokens, the last of which is decoded, got 1"),
         ({"load": Load(1, 5, "int8")}, "--dtype: expected float32, bfloat16 or float16, got 'int8'"),
-        ({"rounds": 4}, "--rounds: expected at least 5, of which there are quartiles, got 4"),
+        ({"rounds": 4}, "--rounds: expected 5, of which there are quartiles, to 10,000, which take hours, got 4"),
+        (
+            {"rounds": 10**9},
+            "--rounds: expected 5, of which there are quartiles, to 10,000, which take hours, got 1000000000",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(options, told):
     with pytest.raises(UserError) as refused:
         settings(**options)
     assert str(refused.value).startswith(told)
+
+
+def test_capitals_count_as_small_letters():
+    words = "mha,gqa:3,mqa,mla:11+4,window:7,mixed:2@5,mqa/3"
+    assert parse_layouts(words.upper(), SHAPE) == parse_layouts(words.title(), SHAPE) == parse_layouts(words, SHAPE)
 
 
 def test_a_single_layout_of_shared_heads_is_compared_with_repeating_them():

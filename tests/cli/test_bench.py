@@ -118,6 +118,28 @@ def test_the_tables_fit_and_nothing_is_cut(run, monkeypatch, columns):
     assert "repeated: K and V copied for every query head" in told
 
 
+def test_no_two_columns_have_one_name(run, monkeypatch):
+    """One below the other, too, each name says what it is without the one before."""
+    monkeypatch.setenv("COLUMNS", "40")
+    done = run(*SIZES, "--layouts", "mha,mla:11+4")
+    blocks: list[list[str]] = []
+    for line in done.stdout.splitlines():
+        if line.startswith("    "):
+            blocks[-1].append(line.partition(": ")[0].strip())
+        elif line.startswith("  "):
+            blocks.append([])
+    assert len(blocks) == 3 * 3 + 3 * 4  # counted of three layouts; measured of one that repeats as well
+    assert all(len(set(names)) == len(names) > 2 for names in blocks)
+    assert ["FLOPs of prefill", "FLOPs of a token", "softmax of prefill", "softmax of a token"] in blocks
+    assert ["cache", "a token", "a token, of gqa:2", "prefill", "prefill, of gqa:2"] in blocks
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.split() for line in run(*SIZES, "--layouts", "mha,mla:11+4").stdout.splitlines()]
+    over = lines.index(["prefill", "a", "token", "prefill", "a", "token"])
+    assert lines[over - 1] == ["FLOPs", "of", "FLOPs", "of", "softmax", "of", "softmax", "of"]
+    over = lines.index(["cache", "a", "token", "of", "gqa:2", "prefill", "of", "gqa:2"])
+    assert lines[over - 1] == ["a", "token,", "prefill,"]
+
+
 def test_a_narrow_terminal_has_one_value_a_line(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "44")
     done = run(*SIZES, "--layouts", "mqa", "--no-memory")
@@ -200,7 +222,7 @@ def test_what_falls_short_exits_with_1_and_says_so(run, monkeypatch):
             "--context: expected a number of tokens, such as 8192, 8k (8 x 1,024) or 1m, got 'many'",
         ),
         (("--dtype", "int8"), "--dtype: expected float32, bfloat16 or float16, got 'int8'"),
-        (("--rounds", "4"), "--rounds: expected at least 5, of which there are quartiles, got 4"),
+        (("--rounds", "4"), "--rounds: expected 5, of which there are quartiles, to 10,000, which take hours, got 4"),
         (("--batch", "0"), "--batch: expected at least 1 sequence, got 0"),
         (("--like", "config.json", "--width", "9"), "--like config.json: expected no --width and --heads, which it "),
         (("--like", "nothing.json"), "nothing.json: no such folder or file"),
@@ -233,6 +255,19 @@ def test_words_are_judged_without_torch():
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "2 False\n", done.stderr
+
+
+def test_layouts_may_be_typed_in_capitals(run):
+    done = run(*SIZES, "--layouts", "MHA,Gqa:2,MLA:11+4,Mixed:2@7", "--no-memory", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [each["name"] for each in strict(done.stdout)["layouts"]] == ["gqa:2", "mha", "mla:11+4", "mixed:2@7"]
+
+
+def test_help_says_the_least_number_of_rounds(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = " ".join(run("--help").stdout.split())
+    assert "How many times each layout is timed, 5 or more." in shown
+    assert "--rounds: expected 5, of which " in run("--rounds", "4").stderr
 
 
 def test_help_has_examples(run, monkeypatch):

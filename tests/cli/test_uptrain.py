@@ -137,6 +137,17 @@ def test_an_existing_folder_is_refused_and_replaced_on_request(run, tmp_path):
         assert told in _one_line(run("--out", tmp_path / "thesis", *more))
 
 
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_a_folder_where_a_half_finished_training_is_kept_is_not_removed(run, tmp_path, monkeypatch, more):
+    (tmp_path / "new.partial").mkdir()
+    (tmp_path / "new.partial" / "important").write_text("years of work", encoding="utf-8")
+    monkeypatch.setattr("headwise.models.load", lambda name: pytest.fail("refused only after loading"))
+    assert "new.partial: expected a half-finished training, which is kept there, or nothing, got a folder" in _one_line(
+        run("--out", tmp_path / "new", *more)
+    )
+    assert [file.name for file in tmp_path.rglob("*")] == ["new.partial", "important"]
+
+
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(run, tmp_path, monkeypatch):
     whole = run("--out", tmp_path / "whole", "--save-every", 1, "--json")
     step, seen = uptrain_loop.Training._step, []

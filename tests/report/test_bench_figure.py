@@ -41,6 +41,24 @@ def bare(result: LayoutComparison) -> LayoutComparison:
     return replace(result, rows=rows, device=None)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("repeats", [True, False])
+def test_colours_of_implementations_are_named_whatever_was_measured(result, whole, repeats):
+    from matplotlib.colors import to_hex
+
+    shown = result if whole else bare(result)
+    if not repeats:
+        shown = replace(shown, rows=shown.layouts)
+    picture = compose(shown)
+    ratios = picture.axes[3]
+    drawn = {to_hex(container[0].get_color()) for container in ratios.containers}
+    assert len(drawn) == 1 + repeats
+    named = {to_hex(patch.get_facecolor()) for legend in picture.legends for patch in legend.get_patches()}
+    assert named == (drawn if repeats else set())
+    said = [text.get_text() for legend in picture.legends for text in legend.get_texts()]
+    assert said == (["headwise", "K and V repeated"] if repeats else [])
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_the_same_result_gives_the_same_file(result, tmp_path, suffix):
     first, second = (draw_layouts(result, tmp_path / f"{name}{suffix}") for name in "ab")
@@ -61,6 +79,10 @@ def test_nothing_is_cut_off_and_every_panel_shows_something(result, whole):
             assert box.x0 >= 0
             assert box.x1 <= picture.bbox.x1
             assert box.y0 >= 0
+            for legend in picture.legends:
+                around = legend.get_window_extent(canvas.get_renderer())
+                assert around.y0 >= box.y1
+                assert around.x1 <= picture.bbox.x1
     parameters, cache, peaks, prefill, decode, shares = picture.axes
     names = [row.name for row in result.layouts]
     assert [label.get_text() for label in parameters.get_yticklabels()] == names

@@ -79,6 +79,38 @@ def test_a_request_that_was_cut_off_does_not_count(tmp_path):
         Store(tmp_path / "study", REQUEST)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_something_else_is_not_taken_for_a_half_finished_study(tmp_path, overwrite):
+    partial = tmp_path / "study.partial"
+    partial.mkdir()
+    (partial / "chapter1.tex").write_text("years of work", encoding="utf-8")
+    with pytest.raises(
+        UserError, match="expected a half-finished study, which is kept there, or nothing, got a folder"
+    ):
+        Store(tmp_path / "study", REQUEST, overwrite)
+    assert [file.name for file in partial.iterdir()] == ["chapter1.tex"]
+
+
+def test_killed_while_it_finishes_it_is_still_known_as_half_finished(tmp_path, monkeypatch):
+    store = Store(tmp_path / "study", REQUEST)
+    store.step("x", lambda: {"a": np.ones(1)})
+    write_atomically(store.partial / "scores.parquet", b"{}")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for call in ("rename", "unlink"):
+        with monkeypatch.context() as patched:
+            patched.setattr(store_module.Path, call, killed)
+            with pytest.raises(KeyboardInterrupt):
+                store.finish()
+        if call == "rename":
+            store = Store(tmp_path / "study", REQUEST)
+            assert store.resumed
+    with pytest.raises(UserError, match="exists already; give another --out, or --overwrite"):
+        Store(tmp_path / "study", REQUEST)
+
+
 def test_an_existing_study_is_kept_until_the_new_one_is_whole(tmp_path):
     folder = tmp_path / "study"
     folder.mkdir()

@@ -45,7 +45,7 @@ def bench(
     backend: Annotated[
         str | None, typer.Option("--backend", help="native, sdpa or math; each call has its own without it.")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", help="How many times each layout is timed.")] = 15,
+    rounds: Annotated[int, typer.Option("--rounds", help="How many times each layout is timed, 5 or more.")] = 15,
     no_memory: Annotated[
         bool, typer.Option("--no-memory", help="Leave peak memory out, for which a process is started each time.")
     ] = False,
@@ -124,7 +124,7 @@ def _settings(
             raise UserError(f"--like {like}: expected no --width and --heads, which it tells itself; leave them out")
         shape, own, notes = shape_like(like)
         more = default_layouts(shape.heads).split(",") if words is None else words.split(",")
-        words = ",".join([own, *(word for word in more if word.strip() != own)])
+        words = ",".join([own, *(word for word in more if word.strip().lower() != own)])
     return Settings(
         parse_layouts(words, shape),
         Load(batch, parse_tokens(context, "--context"), dtype),

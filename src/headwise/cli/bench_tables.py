@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -58,15 +59,15 @@ def _tables(result: LayoutComparison) -> Iterator[tuple[str, tuple[str, ...], _L
     yield "projection parameters", head, [_parameter_line(row) for row in result.layouts]
     head = ("", "planned", "allocated", f"of {first.name}", "still read")
     yield "cache", head, [_cache_line(row, first) for row in result.layouts]
-    head = ("", "FLOPs: prefill", "a token", "softmax: prefill", "a token")
-    yield "work", head, [_work_line(row) for row in result.layouts]
+    head = ("", "FLOPs of\nprefill", "FLOPs of\na token", "softmax of\nprefill", "softmax of\na token")
+    yield "work: FLOPs and softmax elements", head, [_work_line(row) for row in result.layouts]
     head = ("", "median", "tokens/s", f"of {first.name}", "of own", "roofline")
     yield f"prefill of {result.load.context:,} tokens", head, [_time_line(row, row.prefill) for row in result.rows]
     yield "one more token behind them", head, [_time_line(row, row.decode) for row in result.rows]
     if first.peak is not None:
         yield (
             "peak memory, above that of Python and torch",
-            ("", "cache", "a token", f"of {first.name}", "prefill", f"of {first.name}"),
+            ("", "cache", "a token", f"a token,\nof {first.name}", "prefill", f"prefill,\nof {first.name}"),
             [_peak_line(row, first) for row in result.rows],
         )
 
@@ -122,13 +123,14 @@ def _ratio(ratio: Ratio) -> str:
 
 def _show(console: Console, head: tuple[str, ...], lines: _Lines) -> None:
     columns = range(len(head))
-    widths = [max(len(line[column]) for line in (head, *lines)) for column in columns]
+    widths = [max(*map(len, head[column].split("\n")), *(len(line[column]) for line in lines)) for column in columns]
     if sum(widths) + _GAP * (len(widths) - 1) > console.width:
         console.print(_listed(head, lines), soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for name, width, column in zip(head, widths, columns, strict=True):
-        table.add_column(escape(name), justify="right" if column else "left", width=width, no_wrap=True)
+        justify: Literal["left", "right"] = "right" if column else "left"
+        table.add_column(escape(name), justify=justify, vertical="bottom", width=width, no_wrap=True)
     for line in lines:
         table.add_row(*map(escape, line))
     console.print(table)
@@ -139,5 +141,6 @@ def _listed(head: tuple[str, ...], lines: _Lines) -> str:
     told = []
     for name, *values in lines:
         told.append(escape(f"  {name}"))
-        told += [escape(f"    {label}: {value}") for label, value in zip(head[1:], values, strict=True)]
+        labels = (label.replace("\n", " ") for label in head[1:])
+        told += [escape(f"    {label}: {value}") for label, value in zip(labels, values, strict=True)]
     return "\n".join(told)

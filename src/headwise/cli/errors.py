@@ -13,7 +13,7 @@ import typer
 
 from headwise.errors import UserError
 
-__all__ = ["BUG", "INTERRUPTED", "PIPE_CLOSED", "WRONG_INPUT", "report_errors", "split_debug"]
+__all__ = ["BUG", "INTERRUPTED", "PIPE_CLOSED", "WRONG_INPUT", "report_errors", "short", "split_debug"]
 
 WRONG_INPUT = 2  # what the person who typed the command can put right: words, files, folders, disk space
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -33,6 +33,12 @@ def split_debug(words: Sequence[str]) -> tuple[list[str], bool]:
     end = words.index("--") if "--" in words else len(words)
     kept = [word for position, word in enumerate(words) if position >= end or word != "--debug"]
     return kept, len(kept) < len(words) or os.environ.get("HEADWISE_DEBUG", "") not in ("", "0")
+
+
+def short(value: object) -> str:
+    """A value as errors tell it: on one line, and not all of a long one."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def report_errors(action: Callable[[], object], *, debug: bool) -> int:
@@ -92,7 +98,18 @@ def _usage_line(error: Exception) -> str:
     subcommand = command.removeprefix("headwise").strip()
     where = f"{subcommand}: " if subcommand else ""
     joint = " " if message.endswith("?") else "; "
-    return f"{where}{message.rstrip('.')}{joint}{command} --help lists what it takes"
+    return f"{where}{message.rstrip('.')}{_got(error, message)}{joint}{command} --help lists what it takes"
+
+
+def _got(error: Exception, message: str) -> str:
+    """What was typed, where typer's message leaves it out: it does so for numbers, and keeps the reason as a cause."""
+    list_reasons = getattr(error.__cause__, "errors", None)
+    reasons = list_reasons() if callable(list_reasons) else []
+    if not reasons or "input" not in reasons[0]:
+        return ""
+    # The first reason is the one in the message.
+    told = repr(short(reasons[0]["input"]))
+    return "" if told in message else f", got {told}"
 
 
 def _system_line(error: OSError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["experiment"]
 
+_FILES = ("runs.jsonl", "summary.json", "figure.png", "manifest.json")
+
 
 def experiment(
     name: Annotated[
@@ -21,22 +24,31 @@ def experiment(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The folder to write; one with content is refused without --overwrite."),
+        typer.Option(
+            "--out", help="The folder to write; one with content is refused without --overwrite, or more --seeds."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed; the same seed gives the same run.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="The first seed, else 0; the same seed gives the same run.")
+    ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="How many; under 10 intervals say little, under 2 nothing.")
-    ] = 10,
+        int | None,
+        typer.Option("--seeds", metavar="N", help="How many, 2 to 1,000, else 10; under 10 intervals say little."),
+    ] = None,
     threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Threads for torch; models as small as these hardly gain by more.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--threads", min=1, help="Threads for torch, else 1; models as small as these hardly gain by more."
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an experiment of that name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Train small models from many seeds, and say with intervals what differs and what does not follow.
 
     Each takes a few minutes. With --out the folder holds runs.jsonl, summary.json, figure.png and manifest.json;
-    interrupted, the same command goes on where it stopped, to the same numbers. Without --out the table is all.
+    interrupted, the same command goes on where it stopped, to the same numbers, and with more --seeds it goes on from a
+    finished folder. Without --out the table is all.
 
     [bold]Examples[/bold]
 
@@ -49,15 +61,22 @@ def experiment(
     headwise experiment heads --seed 100 --json > result.json
     """
     if name is None:
+        _refuse(
+            {"--out": out, "--seed": seed, "--seeds": seeds, "--threads": threads, "--overwrite": overwrite or None}
+        )
         _list(as_json)
         return
-    from headwise.bench.experiments import check_name, check_seeds
+    from headwise.bench.experiments import ENOUGH_SEEDS, check_name, check_seed_count
+    from headwise.errors import UserError
 
     check_name(name)  # all of this is told before torch is loaded
-    check_seeds(range(seeds))
-    partial = None if out is None else _partial(out, overwrite)
+    first, count = seed or 0, ENOUGH_SEEDS if seeds is None else seeds
+    check_seed_count(count)
+    if out is None and overwrite:
+        raise UserError("--overwrite: expected --out with it, the folder to replace; name it, or leave this out")
+    partial, start = (None, None) if out is None else _places(out, overwrite)
     try:
-        result = _run(name, range(seed, seed + seeds), threads, partial, overwrite)
+        result = _run(name, range(first, first + count), threads or 1, (partial, start), overwrite)
     except KeyboardInterrupt:
         if partial is not None and partial.exists():
             typer.echo(f"what is finished is kept in {partial}; the same command goes on from there", err=True)
@@ -65,6 +84,19 @@ def experiment(
     if out is not None and partial is not None:
         _write(result, out, partial)
     _tell(result, out, as_json)
+
+
+def _refuse(options: Mapping[str, object]) -> None:
+    """What says how to run is of no use to the list; None stands for an option that was not given."""
+    from headwise.bench.experiments import EXPERIMENTS
+    from headwise.errors import UserError
+
+    for option, value in options.items():
+        if value is not None:
+            raise UserError(
+                f"{option}: expected NAME with it, the experiment to run; give one of {', '.join(EXPERIMENTS)}, or "
+                "leave this out"
+            )
 
 
 def _list(as_json: bool) -> None:
@@ -80,15 +112,30 @@ def _list(as_json: bool) -> None:
     typer.echo("\nRun one: headwise experiment NAME [--out DIR]")
 
 
-def _partial(out: Path, overwrite: bool) -> Path:
-    """Where a half-finished experiment lies; an ``out`` that can't be written is refused before any work."""
-    from headwise.folders import check_free
+def _places(out: Path, overwrite: bool) -> tuple[Path, Path | None]:
+    """Where a half-finished experiment lies, and a finished one to start from; what can't be is refused at once."""
+    from headwise.errors import UserError
+    from headwise.folders import check_free, check_partial
 
-    check_free(out, overwrite, kind="result of an experiment", marker="runs.jsonl")
-    return out.with_name(out.name + ".partial")
+    check_free(out, True, kind="result of an experiment", marker=_FILES[0])
+    partial = out.with_name(out.name + ".partial")
+    check_partial(partial, kind="experiment")
+    if overwrite or not (out / _FILES[0]).is_file():
+        return partial, None
+    others = sorted({file.name for file in out.iterdir()} - set(_FILES))
+    if others:  # all of the folder is replaced
+        raise UserError(
+            f"{out}: exists already and holds more than an experiment writes ({_first(others)}), which would be lost; "
+            "move that away, give another --out, or --overwrite to replace all of it"
+        )
+    return partial, out
 
 
-def _run(name: str, seeds: range, threads: int, partial: Path | None, overwrite: bool) -> Result:
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _run(name: str, seeds: range, threads: int, places: tuple[Path | None, Path | None], overwrite: bool) -> Result:
     from headwise.cli.start import prepare
 
     prepare(threads)
@@ -96,27 +143,32 @@ def _run(name: str, seeds: range, threads: int, partial: Path | None, overwrite:
     from headwise.bench.experiments.run import run_experiment
     from headwise.cli.progress import Bar
 
+    partial, start = places
     with Bar() as bar:
-        return run_experiment(load_experiment(name), seeds=seeds, partial=partial, overwrite=overwrite, progress=bar)
+        return run_experiment(
+            load_experiment(name), seeds=seeds, partial=partial, start=start, overwrite=overwrite, progress=bar
+        )
 
 
 def _write(result: Result, out: Path, partial: Path) -> None:
     """Everything beside, among the runs that are needed until then; renamed when it is whole."""
+    from headwise.folders import drop_partial
     from headwise.report.experiment_figure import draw_experiment
 
     folder = partial / "result"
     shutil.rmtree(folder, ignore_errors=True)  # half-written by an earlier attempt
     folder.mkdir()
     lines = "".join(json.dumps(run, allow_nan=False) + "\n" for run in result.runs)
-    (folder / "runs.jsonl").write_text(lines, encoding="utf-8")
-    for file, record in (("summary.json", result.record()), ("manifest.json", result.manifest())):
+    runs, summary, figure, manifest = _FILES
+    (folder / runs).write_text(lines, encoding="utf-8")
+    for file, record in ((summary, result.record()), (manifest, result.manifest())):
         text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
         (folder / file).write_text(text + "\n", encoding="utf-8")
-    draw_experiment(result, folder / "figure.png")
+    draw_experiment(result, folder / figure)
     if out.exists():
         shutil.rmtree(out)
     folder.rename(out)
-    shutil.rmtree(partial)
+    drop_partial(partial)
 
 
 def _tell(result: Result, out: Path | None, as_json: bool) -> None:

@@ -18,7 +18,8 @@ import typer
 from typer.core import TyperCommand
 
 from headwise import __version__
-from headwise.cli.errors import report_errors, split_debug
+from headwise.cli.bounds import check_bounds
+from headwise.cli.errors import report_errors, short, split_debug
 from headwise.cli.quick import read_quickly
 from headwise.errors import UserError
 
@@ -47,7 +48,10 @@ app = typer.Typer(
 
 
 class _Once(TyperCommand):
-    """A command that refuses an option of one value that is given twice, where the last would count without a word."""
+    """A command that refuses an option of one value that is given twice, where the last would count without a word.
+
+    What is out of bounds for every command is refused here as well.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, list(args))  # first, since it shows help and tells other mistakes
@@ -57,17 +61,12 @@ class _Once(TyperCommand):
         for option in filter(_is_single, self.params):
             values = found.get(option.name) or ()
             if len(values) > 1:
-                told = ", ".join(map(_short, values[:_SHOWN])) + (", …" if len(values) > _SHOWN else "")
+                told = ", ".join(map(short, values[:_SHOWN])) + (", …" if len(values) > _SHOWN else "")
                 raise UserError(
                     f"{' / '.join(option.opts)}: expected once, got it {len(values)} times ({told}); keep one of them"
                 )
+        check_bounds(ctx.params)
         return rest
-
-
-def _short(value: object) -> str:
-    """A value on one line, and not all of a long one."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _is_single(option: Any) -> bool:
@@ -150,6 +149,7 @@ def _dispatch(words: list[str]) -> None:
         function = getattr(import_module(COMMANDS[words[0]][0]), words[0])
         arguments = read_quickly(function, words[1:])
         if arguments is not None:
+            check_bounds(arguments)
             function(**arguments)
             return
     group: Any = typer.main.get_command(app)

@@ -100,12 +100,14 @@ def uptrain(
 
 
 def _partial(out: Path, overwrite: bool) -> Path:
-    """Where a half-finished training lies; an ``out`` that can't be written is refused before any work."""
-    from headwise.folders import check_free
+    """Where a half-finished training lies; what can't be written is refused before any work."""
+    from headwise.folders import check_free, check_partial
     from headwise.models.history import MANIFEST
 
     check_free(out, overwrite, kind="model", marker=MANIFEST)
-    return out.with_name(out.name + ".partial")
+    partial = out.with_name(out.name + ".partial")
+    check_partial(partial, kind="training")
+    return partial
 
 
 def _first() -> bool:
@@ -148,7 +150,7 @@ def _run(
 
 def _write(result: Uptrained, out: Path, partial: Path) -> None:
     """Everything beside, among the states that are needed until then; renamed when it is whole."""
-    from headwise.folders import write_atomically
+    from headwise.folders import drop_partial, write_atomically
     from headwise.report.uptrain_figure import draw_training
     from headwise.surgery.export import export
 
@@ -159,7 +161,7 @@ def _write(result: Uptrained, out: Path, partial: Path) -> None:
     if out.exists():
         shutil.rmtree(out)
     folder.rename(out)
-    shutil.rmtree(partial)
+    drop_partial(partial)
 
 
 def _summary(result: Uptrained) -> dict[str, Any]:

@@ -63,6 +63,8 @@ def compose(result: LayoutComparison) -> Figure:
         f"{load.dtype}",
         x=0.01, ha="left", fontsize=10, fontweight="bold", color=TEXT,
     )  # fmt: skip
+    if any(row.repeats for row in result.rows):
+        _name_implementations(picture)
     return picture
 
 
@@ -99,7 +101,6 @@ def _draw_peaks(panel: Axes, result: LayoutComparison) -> None:
         panel.barh(line + shift, row.peak.decode_rise, height=0.32, color=colour)
         _say_beside(panel, row.peak.decode_rise, line + shift, bytes_text(row.peak.decode_rise))
     _room(panel, max(peaks))
-    _implementations(panel, result)
 
 
 def _draw_ratios(panel: Axes, result: LayoutComparison, title: str, of: Callable[[Row], Latency]) -> None:
@@ -140,9 +141,15 @@ def _placed(result: LayoutComparison) -> list[tuple[int, Row, float, str]]:
     return placed
 
 
-def _implementations(panel: Axes, result: LayoutComparison) -> None:
-    if any(row.repeats for row in result.rows):
-        _legend(panel, [("headwise", _OWN), ("K and V repeated", _REPEATED)])
+def _name_implementations(picture: Figure) -> None:
+    """One legend beside the title: the two colours are those of several panels, whatever was measured."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=_OWN, label="headwise"), Patch(color=_REPEATED, label="K and V repeated")]
+    picture.legend(
+        handles=handles, loc="outside upper right", ncols=2, fontsize=8, frameon=False, labelcolor=MUTED,
+        handlelength=0.9, columnspacing=1.0, handletextpad=0.4,
+    )  # fmt: skip
 
 
 def _legend(panel: Axes, entries: list[tuple[str, str]]) -> None:

@@ -61,10 +61,10 @@ class Store:
     def finish(self) -> Path:
         """Drop the steps and put the folder in its place."""
         shutil.rmtree(self._steps)
-        (self.partial / REQUEST).unlink()
         if self.folder.exists():
             shutil.rmtree(self.folder)
         self.partial.rename(self.folder)
+        (self.folder / REQUEST).unlink()  # last: a half-finished folder without it would be refused as none of ours
         return self.folder
 
 

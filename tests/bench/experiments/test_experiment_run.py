@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.bench.experiments import EXPERIMENTS, check_name, load_experiment
+from headwise.bench.experiments import EXPERIMENTS, check_name, check_seeds, load_experiment
 from headwise.bench.experiments.run import Result, run_experiment
 from headwise.errors import UserError
 from tests.bench.experiments.toy import CALLS, TOY, Settings
@@ -83,6 +83,22 @@ def test_fewer_than_two_seeds_are_refused_before_any_run(seeds):
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         run_experiment(TOY, seeds=seeds)
     assert not CALLS
+
+
+@pytest.mark.parametrize("seeds", [range(1_001), range(7, 10**12), list(range(1_009))])
+def test_more_seeds_than_can_be_run_are_refused_before_any_run(seeds):
+    message = (
+        "experiment: expected 1,000 seeds or fewer, since all their runs are held in memory and take seconds to "
+        f"minutes a seed, got {len(seeds)}; give --seeds 10, or 1000 at most"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        run_experiment(TOY, seeds=seeds)
+    assert not CALLS
+
+
+@pytest.mark.parametrize("seeds", [range(1_000), range(2), [3, 5] * 1_000])
+def test_bounds_of_seeds_count_different_ones_and_are_taken_themselves(seeds):
+    check_seeds(seeds)
 
 
 def test_notes_say_what_few_seeds_mean_and_which_values_are_missing():

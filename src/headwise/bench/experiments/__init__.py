@@ -44,9 +44,12 @@ from headwise.errors import UserError
 if TYPE_CHECKING:
     from headwise.bench.experiments.experiment import Experiment
 
-__all__ = ["ENOUGH_SEEDS", "EXPERIMENTS", "check_name", "check_seeds", "load_experiment"]
+__all__ = [
+    "ENOUGH_SEEDS", "EXPERIMENTS", "MOST_SEEDS", "check_name", "check_seed_count", "check_seeds", "load_experiment"
+]  # fmt: skip
 
 ENOUGH_SEEDS = 10
+MOST_SEEDS = 1_000
 
 # Name -> one line for the list; the module of the same name holds EXPERIMENT and is loaded when it is asked for.
 EXPERIMENTS = {
@@ -69,15 +72,29 @@ def check_name(name: str) -> None:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse what gives no interval.
+    """Refuse what gives no interval, and what never ends.
 
     Raises:
-        UserError: fewer than two seeds.
+        UserError: fewer than two different seeds, or more than a thousand.
     """
-    if len(set(seeds)) < 2:
+    # Those of a range differ: no need to make a set, which memory may not hold.
+    check_seed_count(len(seeds) if isinstance(seeds, range) else len(set(seeds)))
+
+
+def check_seed_count(count: int) -> None:
+    """The same, for so many different seeds.
+
+    Raises:
+        UserError: fewer than two, or more than a thousand.
+    """
+    if count < 2:
         raise UserError(
-            f"experiment: expected 2 seeds or more, for intervals over them, got {len(set(seeds))}; "
-            f"give --seeds {ENOUGH_SEEDS}"
+            f"experiment: expected 2 seeds or more, for intervals over them, got {count}; give --seeds {ENOUGH_SEEDS}"
+        )
+    if count > MOST_SEEDS:
+        raise UserError(
+            f"experiment: expected {MOST_SEEDS:,} seeds or fewer, since all their runs are held in memory and take "
+            f"seconds to minutes a seed, got {count}; give --seeds {ENOUGH_SEEDS}, or {MOST_SEEDS} at most"
         )
 
 

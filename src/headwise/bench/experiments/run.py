@@ -21,11 +21,13 @@ from headwise.bench.environment import environment_record, package_versions
 from headwise.bench.experiments import ENOUGH_SEEDS, check_seeds
 from headwise.bench.experiments.experiment import Experiment, Finding, Numbers
 from headwise.bench.experiments.summary import Summary, summarise
+from headwise.errors import UserError
 from headwise.folders import claim_partial, write_atomically
 from headwise.progress import Progress, Silent
 
-__all__ = ["Result", "run_experiment"]
+__all__ = ["MANIFEST", "RUNS", "Result", "run_experiment"]
 
+MANIFEST, RUNS = "manifest.json", "runs.jsonl"  # of a finished folder
 _LEAST_TO_SHOW = 6  # 2 ** -5 is the first two-sided p-value below 5 %
 
 
@@ -40,7 +42,7 @@ class Result:
         summary: rows, differences, curves.
         findings: sentences.
         notes: what a reader must know of this result.
-        inputs: what else decided the numbers.
+        request: all that decided the numbers beside condition and seed.
         environment: see :func:`headwise.bench.environment_record`.
         seconds: that all runs took, those of an earlier attempt included.
     """
@@ -51,7 +53,7 @@ class Result:
     summary: Summary
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    inputs: dict[str, Any]
+    request: dict[str, Any]
     environment: dict[str, Any]
     seconds: float
 
@@ -72,10 +74,8 @@ class Result:
     def manifest(self) -> dict[str, Any]:
         """With what, where and how long."""
         return {
-            "experiment": self.experiment.name,
+            **self.request,
             "seeds": list(self.summary.seeds),
-            "settings": asdict(self.settings),
-            "inputs": self.inputs,
             "environment": self.environment,
             "seconds": self.seconds,
         }
@@ -87,6 +87,7 @@ def run_experiment(
     seeds: Sequence[int] = tuple(range(ENOUGH_SEEDS)),
     settings: Any = None,
     partial: Path | None = None,
+    start: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -94,22 +95,25 @@ def run_experiment(
 
     Args:
         experiment: from :func:`headwise.bench.experiments.load_experiment`.
-        seeds: two or more; the same seed gives the same run.
+        seeds: two to a thousand; the same seed gives the same run.
         settings: other sizes than ``experiment.settings``.
         partial: a folder that keeps each run when it is done; None keeps nothing.
+        start: a finished folder of the same experiment from fewer seeds, whose runs are not run again.
         overwrite: drop what another request (settings, versions, number of threads) has left in ``partial``.
         progress: is told what goes on; one unit is one run of cost 1.
 
     Raises:
-        UserError: fewer than two seeds, or a ``partial`` of another request that is not to be overwritten.
+        UserError: fewer than two seeds or more than a thousand, a ``partial`` of another request that is not to be
+            overwritten or of something else, or a ``start`` of another request or with other seeds.
     """
     check_seeds(seeds)
     settings, progress = settings or experiment.settings, progress or Silent()
-    inputs = dict(experiment.inputs())
+    seeds, request = sorted(set(seeds)), _request(experiment, settings)
+    earlier = [] if start is None else _finished_runs(start, request, seeds)
     if partial is not None:
-        claim_partial(partial, _request(experiment, settings, inputs), overwrite, kind="experiment")
+        claim_partial(partial, request, overwrite, kind="experiment")
         (partial / "runs").mkdir(exist_ok=True)
-    runs = _all_runs(experiment, sorted(set(seeds)), settings, partial, progress)
+    runs = _all_runs(experiment, seeds, settings, partial, earlier, progress)
     summary = summarise(experiment, runs, settings)
     return Result(
         experiment=experiment,
@@ -118,19 +122,19 @@ def run_experiment(
         summary=summary,
         findings=tuple(experiment.findings(summary)),
         notes=tuple(_notes(summary)),
-        inputs=inputs,
+        request=request,
         environment=environment_record(),
         seconds=round(sum(run["seconds"] for run in runs), 1),
     )
 
 
-def _request(experiment: Experiment, settings: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+def _request(experiment: Experiment, settings: Any) -> dict[str, Any]:
     """All that decides the numbers of a run beside condition and seed: more seeds may be asked for later."""
     versions = package_versions()
     return {
         "experiment": experiment.name,
         "settings": asdict(settings),
-        "inputs": inputs,
+        "inputs": dict(experiment.inputs()),
         "threads": torch.get_num_threads(),  # sums in another order differ in their last bits
         "versions": {name: versions[name] for name in ("headwise", "torch")},
         "code": _code_digest(),
@@ -143,11 +147,57 @@ def _code_digest() -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
+def _finished_runs(folder: Path, request: dict[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Those of a finished folder that differs from what is asked for in nothing but that it has fewer seeds."""
+    manifest, runs = _read_finished(folder)
+    wanted = json.loads(json.dumps(request))  # tuples are lists in JSON
+    differing = sorted(name for name in wanted if manifest.get(name) != wanted[name])
+    kept = {run["seed"] for run in runs}
+    if not kept <= set(seeds):
+        differing.append("seeds, of which it has others")
+    if differing:
+        raise UserError(
+            f"{folder}: exists already, and differs from what is asked for ({', '.join(differing)}), so that nothing "
+            "can go on from it; give another --out, or --overwrite to replace it"
+        )
+    if kept == set(seeds):
+        raise UserError(
+            f"{folder}: exists already, with these {len(kept)} seeds; give more --seeds to go on from it, another "
+            "--out, or --overwrite to replace it"
+        )
+    return runs
+
+
+def _read_finished(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Manifest and runs."""
+    try:
+        manifest = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        lines = (folder / RUNS).read_text(encoding="utf-8").splitlines()
+        runs: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        whole = all({"condition", "seed", "seconds", "numbers"} <= run.keys() for run in runs)
+    except (OSError, ValueError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise UserError(
+            f"{folder}: exists already, and its {MANIFEST} and {RUNS} cannot be read, so that nothing can go on from "
+            "them; give another --out, or --overwrite to replace it"
+        )
+    return manifest, runs
+
+
 def _all_runs(
-    experiment: Experiment, seeds: Sequence[int], settings: Any, partial: Path | None, progress: Progress
+    experiment: Experiment,
+    seeds: Sequence[int],
+    settings: Any,
+    partial: Path | None,
+    earlier: Sequence[dict[str, Any]],
+    progress: Progress,
 ) -> list[dict[str, Any]]:
     places = [(condition, seed) for seed in seeds for condition in experiment.conditions]
-    kept = {place: run for place in places if (run := _read(partial, *place)) is not None}
+    kept = {(each["condition"], each["seed"]): each for each in earlier}
+    for each in earlier:  # what they come from is replaced in the end, so they are kept here like any
+        _keep(partial, each)
+    kept |= {place: run for place in places if (run := _read(partial, *place)) is not None}
     progress.plan(sum(experiment.cost(condition) for condition, seed in places if (condition, seed) not in kept))
     if kept:
         progress.stage(f"going on after {len(kept)} of {len(places)} runs")

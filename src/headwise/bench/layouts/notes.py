@@ -43,7 +43,8 @@ def _slower_though_less(rows: Sequence[Row]) -> Iterator[str]:
     """A smaller cache, and yet no less time for a token."""
     first, *others = (row for row in rows if not row.repeats)
     told = [
-        f"{row.name} {row.cost.needed / first.cost.needed:.2f} x the bytes, {_ratio_text(row.decode.to_first)}"
+        f"{row.name} {row.cost.needed / first.cost.needed:.2f} x the bytes still read, "
+        f"{_ratio_text(row.decode.to_first)}"
         for row in others
         if row.cost.needed < first.cost.needed and row.decode.to_first.upper >= 1
     ]
@@ -73,9 +74,21 @@ def _repeated_peaks(rows: Sequence[Row]) -> Iterator[str]:
             f"({bytes_text(own.allocated)}), yet its peak while decoding rises by {bytes_text(row.peak.decode_rise)}, "
             f"that of {own.name} by {bytes_text(own.peak.decode_rise)}"
         )
-        if row.allocated < first.allocated and row.peak.decode_rise + noise >= first.peak.decode_rise:
-            told += f": no less than {first.name}, {bytes_text(first.peak.decode_rise)}"
+        if row.allocated < first.allocated:
+            told += _beside_first(row.peak.decode_rise, first.peak.decode_rise, noise, first.name)
         yield told
+
+
+def _beside_first(rise: int, of_first: int, noise: int, name: str) -> str:
+    """Whether the larger cache of the first layout took as little, as far as processes that differ can tell."""
+    if rise >= of_first:
+        return f": no less than {name}, {bytes_text(of_first)}"
+    if rise + noise >= of_first:
+        return (
+            f": not clearly less than {name}, {bytes_text(of_first)}, since processes differed by up to "
+            f"{bytes_text(noise)} before they began"
+        )
+    return ""
 
 
 def peak_noise(rows: Sequence[Row]) -> int:

@@ -54,8 +54,10 @@ class Settings:
             raise UserError(f"--context: expected at least 2 tokens, the last of which is decoded, got {load.context}")
         if load.dtype not in DTYPES:
             raise UserError(f"--dtype: expected {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {load.dtype[:60]!r}")
-        if self.rounds < 5:
-            raise UserError(f"--rounds: expected at least 5, of which there are quartiles, got {self.rounds}")
+        if not 5 <= self.rounds <= 10_000:
+            raise UserError(
+                f"--rounds: expected 5, of which there are quartiles, to 10,000, which take hours, got {self.rounds}"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """For the record."""

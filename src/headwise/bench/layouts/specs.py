@@ -16,6 +16,7 @@ __all__ = ["FORMS", "LayoutSpec", "Shape", "default_layouts", "divisors", "parse
 
 FORMS = "mha, gqa:KVHEADS, mqa, mla:RANK+ROPE, window:KEYS or mixed:LOCALHEADS@KEYS"
 _NUMBER = r"([0-9]{1,9})"
+_WIDEST = 1 << 20  # 64 times the widest model there is; the matrices of one layer take 16 TiB
 _WORD = re.compile(
     rf"(mha|mqa|gqa:{_NUMBER}|mla:{_NUMBER}\+{_NUMBER}|window:{_NUMBER}|mixed:{_NUMBER}@{_NUMBER})(?:/{_NUMBER})?",
     re.ASCII,
@@ -51,9 +52,10 @@ class Shape:
         Raises:
             UserError: it is no whole even number.
         """
-        if width < 2 or width % 2:
+        if not 2 <= width <= _WIDEST or width % 2:
             raise UserError(
-                f"--width: expected an even number of at least 2, which heads of an even width divide, got {width}"
+                f"--width: expected an even number of 2 to {_WIDEST:,}, which heads of an even width divide, "
+                f"got {width}"
             )
         if heads < 1 or width % heads:
             raise UserError(
@@ -68,7 +70,7 @@ class LayoutSpec:
     """One layout, with all its sizes.
 
     Attributes:
-        name: as it was typed.
+        name: as it was typed, in small letters.
         width: ``E``.
         heads: ``H``.
         kv_heads: ``G``; of a latent layout ``H``, since every head has keys and values of its own.
@@ -110,7 +112,7 @@ def parse_layouts(text: str, shape: Shape) -> tuple[LayoutSpec, ...]:
 
     ``gqa:G`` has ``G`` KV heads; the others but ``mqa`` have as many as query heads. ``mla:r+p`` keeps a latent of
     ``r`` elements and a rotary key of ``p``. All heads of ``window:W`` see ``W`` keys, their own included; of
-    ``mixed:N@W`` the first ``N`` heads do, and the others see everything.
+    ``mixed:N@W`` the first ``N`` heads do, and the others see everything. Capitals count as small letters.
 
     Raises:
         UserError: a word is none of these, doesn't fit the shape, or stands for the same as one before.
@@ -123,7 +125,7 @@ def parse_layouts(text: str, shape: Shape) -> tuple[LayoutSpec, ...]:
         spec = _layout(word, shape)
         same = specs.setdefault(spec.sizes, spec)
         if same is not spec:
-            also = f"{word} twice" if same.name == word else f"{word}, which is what {same.name} is"
+            also = f"{spec.name} twice" if same.name == spec.name else f"{spec.name}, which is what {same.name} is"
             raise UserError(f"--layouts: expected each layout once, got {also}; leave one out")
     return tuple(specs.values())
 
@@ -141,12 +143,13 @@ def divisors(number: int) -> list[int]:
 
 
 def _layout(word: str, shape: Shape) -> LayoutSpec:
-    match = _WORD.fullmatch(word)
+    match = _WORD.fullmatch(word.lower())
     if match is None:
         raise UserError(
             f"--layouts: expected {FORMS}, each with /HEADS behind it for another number of query heads, got "
             f"{word[:60]!r}"
         )
+    word = word.lower()
     kind, *numbers, heads_word = match.groups()
     kv_heads, latent, rope, window, local, local_window = (None if each is None else int(each) for each in numbers)
     heads, head_dim = _heads(word, shape, heads_word)
