@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -18,6 +20,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does it
 os.environ.pop("HEADWISE_DEBUG", None)
+# Started in the background of a shell, this process ignores interrupts, and so would every command that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Times differ too much between machines for a deadline. On CI the examples are always the same, so that a change is
 # never blamed for what another draw would have found.

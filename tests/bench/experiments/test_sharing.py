@@ -94,7 +94,7 @@ def test_tiny_runs_are_summed_up():
     assert len(result.runs) == 14
     assert len(result.summary.differences) == 8
     assert {finding.kind for finding in result.findings} >= {FOUND, NO_CONCLUSION}
-    assert set(result.inputs) == {"corpus"}
+    assert set(result.request["inputs"]) == {"corpus"}
 
 
 def made(width: dict[str, float], parameters: dict[str, float]) -> Summary:
