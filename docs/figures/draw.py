@@ -15,7 +15,7 @@ from style import Draw, save
 __all__ = ["FOLDER", "draw", "figures"]
 
 FOLDER = Path(__file__).parents[1] / "lesson" / "figures"
-_HELPERS = {"style", "draw"}
+_HELPERS = {"style", "draw", "photograph"}
 
 
 def figures() -> dict[str, Draw]:
