@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from headwise.report.picture import FINDING, MUTED, QUANTITY, STYLE, TEXT, make_quiet
 
 __all__ = ["DARK", "LIGHT", "Colours", "Draw", "quiet", "save"]
 
@@ -29,9 +31,8 @@ class Colours:
 
 
 LIGHT = Colours(
-    text="#1a1d21", muted="#5b616a", line="#d5d5cf", none="#ecece8",
-    amounts=("#d3e4e6", "#a3cbd7", "#68a8c4", "#3681a8", "#1d5a86"),
-    groups=("#1d5a86", "#c2500a", "#5d7d2e", "#7a4a8c", "#a3820f", "#3f8f86"), accent="#c2500a",
+    text=TEXT, muted=MUTED, line="#d5d5cf", none="#ecece8", amounts=tuple(QUANTITY[1:6]),
+    groups=("#1d5a86", "#c2500a", "#5d7d2e", "#7a4a8c", "#a3820f", "#3f8f86"), accent=FINDING,
 )  # fmt: skip
 DARK = Colours(
     text="#e6e7ea", muted="#a9adb8", line="#454956", none="#2f323d",
@@ -40,21 +41,12 @@ DARK = Colours(
 )  # fmt: skip
 
 Draw = Callable[[Colours], Figure]  # one figure, in the colours given
-# A fixed salt and no date: the same figure always gives the same file. Text is drawn, since readers have other fonts.
-_STYLE: dict[Any, Any] = {"font.size": 9, "svg.hashsalt": "headwise", "svg.fonttype": "path", "text.parse_math": False}
 
 
-def quiet(axes: Axes, colours: Colours, grid: str | None = None) -> None:
-    """Numbers and data, no frame; ``grid`` is ``"x"``, ``"y"``, ``"both"`` or None."""
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    if grid is not None:
-        axes.grid(axis=grid, color=colours.line, linewidth=0.6)  # type: ignore[arg-type]
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=8, colors=colours.muted)
+def quiet(axes: Axes, colours: Colours, grid: Literal["both", "x", "y"] | None = None) -> None:
+    """Numbers and data, no frame, in the colours of the page."""
+    make_quiet(axes, grid, muted=colours.muted, line=colours.line)
     axes.title.set(color=colours.text, fontsize=9)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(color=colours.muted, fontsize=8)
 
 
 def save(draw: Draw, name: str, folder: Path) -> list[Path]:
@@ -62,7 +54,7 @@ def save(draw: Draw, name: str, folder: Path) -> list[Path]:
     paths = []
     for colours, ending in ((LIGHT, ""), (DARK, "-dark")):
         path = folder / f"{name}{ending}.svg"
-        with matplotlib.rc_context({**_STYLE, "text.color": colours.text}):
+        with matplotlib.rc_context({**STYLE, "text.color": colours.text}):
             draw(colours).savefig(path, metadata={"Date": None}, transparent=True, bbox_inches="tight")
         lines = path.read_text(encoding="utf-8").splitlines()  # matplotlib leaves spaces at the ends of lines
         path.write_text(re.sub(r"[ \t]+$", "", "\n".join(lines) + "\n", flags=re.MULTILINE), encoding="utf-8")

@@ -17,7 +17,8 @@ from typing import Any
 from headwise.errors import UserError
 
 __all__ = [
-    "REQUEST", "check_free", "check_partial", "claim_partial", "drop_partial", "write_atomically", "written_beside"
+    "REQUEST", "check_free", "check_partial", "claim_partial", "drop_partial", "finish_partial", "partial_of",
+    "write_atomically", "written_beside",
 ]  # fmt: skip
 
 REQUEST = "request.json"
@@ -132,6 +133,11 @@ def written_beside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+def partial_of(folder: Path) -> Path:
+    """Where what takes long is kept until ``folder`` is whole."""
+    return folder.with_name(folder.name + ".partial")
+
+
 def check_partial(partial: Path, *, kind: str = "study") -> None:
     """Refuse at once, before any work, what stands where a half-finished thing is kept and is none: it isn't removed.
 
@@ -210,6 +216,14 @@ def claim_partial(partial: Path, request: Mapping[str, Any], overwrite: bool, *,
     if earlier is None:
         write_atomically(partial / REQUEST, json.dumps(wanted, indent=2).encode())
     return earlier is not None
+
+
+def finish_partial(partial: Path, result: Path, folder: Path) -> None:
+    """Put a ``result`` that is whole, and lies in ``partial``, into the place of ``folder``, and drop the rest."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    result.rename(folder)
+    drop_partial(partial)
 
 
 def drop_partial(partial: Path) -> None:

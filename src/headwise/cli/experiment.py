@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["experiment"]
 
-_FILES = ("runs.jsonl", "summary.json", "figure.png", "manifest.json")
-
 
 def experiment(
     name: Annotated[
@@ -114,15 +112,16 @@ def _list(as_json: bool) -> None:
 
 def _places(out: Path, overwrite: bool) -> tuple[Path, Path | None]:
     """Where a half-finished experiment lies, and a finished one to start from; what can't be is refused at once."""
+    from headwise.bench.experiments import FIGURE, MANIFEST, RUNS, SUMMARY
     from headwise.errors import UserError
-    from headwise.folders import check_free, check_partial
+    from headwise.folders import check_free, check_partial, partial_of
 
-    check_free(out, True, kind="result of an experiment", marker=_FILES[0])
-    partial = out.with_name(out.name + ".partial")
+    check_free(out, True, kind="result of an experiment", marker=RUNS)
+    partial = partial_of(out)
     check_partial(partial, kind="experiment")
-    if overwrite or not (out / _FILES[0]).is_file():
+    if overwrite or not (out / RUNS).is_file():
         return partial, None
-    others = sorted({file.name for file in out.iterdir()} - set(_FILES))
+    others = sorted({file.name for file in out.iterdir()} - {RUNS, SUMMARY, FIGURE, MANIFEST})
     if others:  # all of the folder is replaced
         raise UserError(
             f"{out}: exists already and holds more than an experiment writes ({_first(others)}), which would be lost; "
@@ -152,23 +151,20 @@ def _run(name: str, seeds: range, threads: int, places: tuple[Path | None, Path 
 
 def _write(result: Result, out: Path, partial: Path) -> None:
     """Everything beside, among the runs that are needed until then; renamed when it is whole."""
-    from headwise.folders import drop_partial
+    from headwise.bench.experiments import FIGURE, MANIFEST, RUNS, SUMMARY
+    from headwise.folders import finish_partial
     from headwise.report.experiment_figure import draw_experiment
 
     folder = partial / "result"
     shutil.rmtree(folder, ignore_errors=True)  # half-written by an earlier attempt
     folder.mkdir()
     lines = "".join(json.dumps(run, allow_nan=False) + "\n" for run in result.runs)
-    runs, summary, figure, manifest = _FILES
-    (folder / runs).write_text(lines, encoding="utf-8")
-    for file, record in ((summary, result.record()), (manifest, result.manifest())):
+    (folder / RUNS).write_text(lines, encoding="utf-8")
+    for file, record in ((SUMMARY, result.record()), (MANIFEST, result.manifest())):
         text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
         (folder / file).write_text(text + "\n", encoding="utf-8")
-    draw_experiment(result, folder / figure)
-    if out.exists():
-        shutil.rmtree(out)
-    folder.rename(out)
-    drop_partial(partial)
+    draw_experiment(result, folder / FIGURE)
+    finish_partial(partial, folder, out)
 
 
 def _tell(result: Result, out: Path | None, as_json: bool) -> None:

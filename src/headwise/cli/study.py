@@ -77,7 +77,9 @@ def study(
     try:
         result = _run(model, out, documents, settings, overwrite)
     except KeyboardInterrupt:
-        partial = out.with_name(out.name + ".partial")
+        from headwise.folders import partial_of
+
+        partial = partial_of(out)
         if partial.exists():
             typer.echo(f"what is finished is kept in {partial}; the same command goes on from there", err=True)
         raise
@@ -93,7 +95,7 @@ def study(
 def _run(model: str, out: Path, documents: Path | None, settings: Settings, overwrite: bool) -> Study:
     from headwise.cli.documents import tell_identical
     from headwise.cli.progress import Bar
-    from headwise.folders import check_free, check_partial
+    from headwise.folders import check_free, check_partial, partial_of
     from headwise.models import load
     from headwise.models.documents import without_identical
     from headwise.report import write_report
@@ -101,7 +103,7 @@ def _run(model: str, out: Path, documents: Path | None, settings: Settings, over
 
     # Everything that can be refused without the model is refused before it is loaded.
     check_free(out, overwrite)
-    check_partial(out.with_name(out.name + ".partial"))
+    check_partial(partial_of(out))
     texts = read_documents(documents)
     source = str(documents) if documents else "pydoc_data.topics, the help texts of Python"
     if documents is not None:  # the topics stay as they are: which ones a seed draws must not change

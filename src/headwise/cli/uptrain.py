@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,11 +100,11 @@ def uptrain(
 
 def _partial(out: Path, overwrite: bool) -> Path:
     """Where a half-finished training lies; what can't be written is refused before any work."""
-    from headwise.folders import check_free, check_partial
+    from headwise.folders import check_free, check_partial, partial_of
     from headwise.models.history import MANIFEST
 
     check_free(out, overwrite, kind="model", marker=MANIFEST)
-    partial = out.with_name(out.name + ".partial")
+    partial = partial_of(out)
     check_partial(partial, kind="training")
     return partial
 
@@ -150,7 +149,7 @@ def _run(
 
 def _write(result: Uptrained, out: Path, partial: Path) -> None:
     """Everything beside, among the states that are needed until then; renamed when it is whole."""
-    from headwise.folders import drop_partial, write_atomically
+    from headwise.folders import finish_partial, write_atomically
     from headwise.report.uptrain_figure import draw_training
     from headwise.surgery.export import export
 
@@ -158,10 +157,7 @@ def _write(result: Uptrained, out: Path, partial: Path) -> None:
     record = json.dumps(result.record, indent=2, allow_nan=False, ensure_ascii=False)
     write_atomically(folder / "uptrain.json", record.encode())
     draw_training(result.record, folder / "uptrain.png")
-    if out.exists():
-        shutil.rmtree(out)
-    folder.rename(out)
-    drop_partial(partial)
+    finish_partial(partial, folder, out)
 
 
 def _summary(result: Uptrained) -> dict[str, Any]:

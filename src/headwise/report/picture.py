@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "CHANCE", "FINDING", "LINE", "MUTED", "ORIGINAL", "QUANTITY", "TEXT",
+    "CHANCE", "FINDING", "LINE", "MUTED", "ORIGINAL", "QUANTITY", "STYLE", "TEXT",
     "check_picture", "make_quiet", "write_picture",
 ]  # fmt: skip
 
@@ -63,13 +63,15 @@ def write_picture(compose: Callable[[], Figure], path: Path, who: str) -> Path:
     return path
 
 
-def make_quiet(axes: Axes, grid: Literal["both", "x", "y"] | None = "both") -> None:
-    """Numbers and data, no frame."""
+def make_quiet(
+    axes: Axes, grid: Literal["both", "x", "y"] | None = "both", *, muted: str = MUTED, line: str = LINE
+) -> None:
+    """Numbers and data, no frame; ``muted`` and ``line`` are the colours of numbers and of the grid."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     if grid:
-        axes.grid(axis=grid, color=LINE, linewidth=0.6)
+        axes.grid(axis=grid, color=line, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=8, colors=MUTED)
+    axes.tick_params(length=0, labelsize=8, colors=muted)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(color=MUTED, fontsize=8)
+        axis.label.set(color=muted, fontsize=8)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.folders import REQUEST, check_free, claim_partial, write_atomically
+from headwise.folders import REQUEST, check_free, claim_partial, partial_of, write_atomically
 
 Arrays = dict[str, np.ndarray]
 
@@ -36,7 +36,7 @@ class Store:
 
     def __init__(self, folder: Path, request: Mapping[str, Any], overwrite: bool = False) -> None:
         self.folder = folder
-        self.partial = folder.with_name(folder.name + ".partial")
+        self.partial = partial_of(folder)
         self._steps = self.partial / "steps"
         check_free(folder, overwrite)
         self.resumed = claim_partial(self.partial, request, overwrite)

@@ -45,11 +45,15 @@ if TYPE_CHECKING:
     from headwise.bench.experiments.experiment import Experiment
 
 __all__ = [
-    "ENOUGH_SEEDS", "EXPERIMENTS", "MOST_SEEDS", "check_name", "check_seed_count", "check_seeds", "load_experiment"
+    "ENOUGH_SEEDS", "EXPERIMENTS", "FIGURE", "MANIFEST", "MOST_SEEDS", "RUNS", "SUMMARY", "check_name",
+    "check_seed_count", "check_seeds", "load_experiment",
 ]  # fmt: skip
 
 ENOUGH_SEEDS = 10
 MOST_SEEDS = 1_000
+
+# What a finished folder holds.
+RUNS, SUMMARY, FIGURE, MANIFEST = "runs.jsonl", "summary.json", "figure.png", "manifest.json"
 
 # Name -> one line for the list; the module of the same name holds EXPERIMENT and is loaded when it is asked for.
 EXPERIMENTS = {

@@ -1,7 +1,7 @@
 """A small real text as numbers of characters: the help topics that come with Python, whole topics held out.
 
-Which topic is held out is decided by its text alone (:mod:`headwise.models.corpus`). Topics quote each other at length,
-so that is not enough: a paragraph that stands in a held-out topic is left out of all others, wherever its lines break.
+Which topic is held out is decided by its text alone (:mod:`headwise.models.corpus`, which also leaves out long
+paragraphs that stand in a held-out topic). Here short ones are left out too, headings among them.
 Held-out paragraphs validate or test by a hash of their words.
 """
 

@@ -18,16 +18,15 @@ from typing import Any
 import torch
 
 from headwise.bench.environment import environment_record, package_versions
-from headwise.bench.experiments import ENOUGH_SEEDS, check_seeds
+from headwise.bench.experiments import ENOUGH_SEEDS, MANIFEST, RUNS, check_seeds
 from headwise.bench.experiments.experiment import Experiment, Finding, Numbers
 from headwise.bench.experiments.summary import Summary, summarise
 from headwise.errors import UserError
 from headwise.folders import claim_partial, write_atomically
 from headwise.progress import Progress, Silent
 
-__all__ = ["MANIFEST", "RUNS", "Result", "run_experiment"]
+__all__ = ["Result", "run_experiment"]
 
-MANIFEST, RUNS = "manifest.json", "runs.jsonl"  # of a finished folder
 _LEAST_TO_SHOW = 6  # 2 ** -5 is the first two-sided p-value below 5 %
 
 

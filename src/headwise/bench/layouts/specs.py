@@ -143,13 +143,13 @@ def divisors(number: int) -> list[int]:
 
 
 def _layout(word: str, shape: Shape) -> LayoutSpec:
-    match = _WORD.fullmatch(word.lower())
+    typed, word = word, word.lower()
+    match = _WORD.fullmatch(word)
     if match is None:
         raise UserError(
             f"--layouts: expected {FORMS}, each with /HEADS behind it for another number of query heads, got "
-            f"{word[:60]!r}"
+            f"{typed[:60]!r}"
         )
-    word = word.lower()
     kind, *numbers, heads_word = match.groups()
     kv_heads, latent, rope, window, local, local_window = (None if each is None else int(each) for each in numbers)
     heads, head_dim = _heads(word, shape, heads_word)
